@@ -1,0 +1,136 @@
+// The public C++ interface: load a model, run sessions. Everything else in cpp/ is behind it.
+// May depend on: all layers but capi. "Follow one token" in cpp/README.md starts here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "gguf/gguf.h"
+#include "sampler/sampler.h"
+#include "tokenizer/tokenizer.h"
+
+namespace kvart {
+
+// Called now and then by long work with the part done, 0 … 1, on the calling thread. Returning false cancels the work (kCancelled).
+using Progress = std::function<bool(double done)>;
+
+struct LoadOptions {
+  int n_threads = 0;               // 0: as many as there are usable cores
+  std::string backend = "cpu";     // "cpu", "cuda", "vulkan"
+  bool float_activations = false;  // float32 activations in the matrix products instead of int8 ones: slow, the reference
+  Progress progress;
+};
+
+enum class KvLayout { kPaged, kContiguous };
+
+struct SessionOptions {
+  std::string k_format = "f16";  // "f16" or "f32"
+  std::string v_format = "f16";
+  KvLayout layout = KvLayout::kPaged;
+  int64_t ctx = 0;     // most tokens the session may hold; 0: the length the model is trained for. Nothing is reserved.
+  bool cache = true;   // false: every step recomputes the whole text, to prove what the cache does
+  int chunk = 512;     // most tokens computed at once in prefill
+};
+
+struct ModelInfo {
+  std::string name;  // general.name, or the file's name
+  std::string architecture;
+  std::string path;
+  uint64_t file_bytes = 0;
+  int n_layers = 0, n_embd = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, n_ff = 0;
+  int32_t n_vocab = 0;
+  int64_t n_ctx_train = 0;
+  double rope_base = 0;
+  std::string rope_scaling;  // "none", "linear", "ntk", "yarn"
+  bool tied_head = false;
+  uint64_t weight_bytes_per_token = 0;  // bytes of weights that one decode step reads
+  std::string kernels;                  // "scalar", "avx2", …: the kernel class in use
+  std::string backend;
+  int n_threads = 0;
+};
+
+// Sums over the life of a model or of a session.
+struct Stats {
+  uint64_t prefill_tokens = 0, decode_tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+  uint64_t computed_positions = 0;    // positions whose K/V were computed
+  uint64_t recomputed_positions = 0;  // of these, positions that had been computed before
+  uint64_t kv_bytes = 0;              // K/V memory held now
+  uint64_t kv_used_bytes = 0;         // of it, bytes of tokens that are there
+  double load_seconds = 0;            // of a model
+  uint64_t logits_hash = 0;           // over every sampled step: equal runs have equal hashes
+};
+
+class Session;
+
+// Shared by its sessions. Every call may come from any thread: calls on one model wait for each other.
+// After fork() in the child every call is refused: the worker threads are not there.
+class Model : public std::enable_shared_from_this<Model> {
+ public:
+  static Result<std::shared_ptr<Model>> Load(const std::string& path, const LoadOptions& options);
+  ~Model();
+
+  const ModelInfo& info() const;
+  const Tokenizer& tokenizer() const;
+  const GgufFile& file() const;
+
+  Result<std::unique_ptr<Session>> NewSession(const SessionOptions& options);
+
+  // Teacher-forced logits of every position, out: (ids.size(), n_vocab) float32, in a session of its own with these options.
+  Status Logits(std::span<const int32_t> ids, const SessionOptions& options, float* out, const Progress& progress);
+
+  Stats stats() const;
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  Model();
+  std::unique_ptr<Impl> impl_;
+};
+
+// A text and its K/V. Keeps its model alive. Calls from several threads wait for each other.
+class Session {
+ public:
+  ~Session();
+
+  // Adds tokens and computes their K/V in chunks. On cancel or error the session is as it was before the call.
+  // Full (kFull) when they do not fit in ctx; InvalidArgument for ids out of range. No ids: nothing happens.
+  Status Append(std::span<const int32_t> ids, const Progress& progress);
+
+  // The same, and the logits of each of these tokens, out: (ids.size(), n_vocab) float32: what evaluation wants.
+  Status AppendLogits(std::span<const int32_t> ids, float* out, const Progress& progress);
+
+  // Draws the next token and adds it; its K/V are computed by whatever call comes next. kFull at the end of the context,
+  // InvalidArgument in an empty session.
+  Result<int32_t> Next(Sampler& sampler);
+
+  // Logits after the last token, out: (n_vocab).
+  Status LastLogits(float* out);
+
+  Status Rewind(int64_t n_tokens);  // keeps the first n_tokens
+  Result<std::unique_ptr<Session>> Fork();
+
+  std::vector<int32_t> tokens() const;
+  int64_t size() const;  // tokens().size()
+  int64_t ctx() const;
+  const SessionOptions& options() const;
+  Stats stats() const;
+
+  // K/V of all cached tokens as floats: k and v (n_kv_heads, size, head_dim) for one layer, keys after RoPE. The K/V of a
+  // token that Next has just added are computed first.
+  Status ReadKv(int layer, std::vector<float>* k, std::vector<float>* v);
+
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvart

@@ -1,0 +1,73 @@
+// What Model and Session share inside: the lock, the decoder, the counters. May depend on: all to the left.
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kvcache/pool.h"
+#include "model/decoder.h"
+
+namespace kvart {
+
+struct Model::Impl {
+  std::shared_ptr<const GgufFile> file;
+  std::unique_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<Decoder> decoder;
+  ModelInfo info;
+  Stats stats;
+  int64_t process = 0;    // who loaded the model
+  mutable std::mutex mutex;  // held by every call that computes or touches the cache
+
+  // One pool for each pair of formats in use. Pools keep themselves alive through their pages.
+  std::vector<std::shared_ptr<PagePool>> pools;
+
+  Result<std::shared_ptr<PagePool>> Pool(const KvGeometry& geometry);
+  // Refuses calls in a child of fork().
+  Status CheckProcess() const;
+};
+
+struct Session::Impl {
+  std::shared_ptr<Model> model;
+  SessionOptions options;
+  KvGeometry geometry;
+  int64_t ctx = 0;
+  std::vector<int32_t> tokens;
+  std::unique_ptr<KvSequence> kv;  // K/V of the first kv->size() tokens; at most one short of tokens between calls
+  std::vector<float> logits;       // (n_vocab) after the last token, when logits_valid
+  bool logits_valid = false;
+  int64_t computed_high = 0;  // positions below this have been computed at some time
+  Stats stats;
+
+  Model::Impl& shared() { return model->impl(); }
+  Status Compute(const Progress& progress, float* all_logits);
+  Status ComputeLast();
+  Result<std::unique_ptr<KvSequence>> NewSequence();
+};
+
+// Seconds since construction.
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// The boundary: nothing is thrown past it.
+template <class F>
+auto Guarded(const F& f) -> decltype(f()) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "out of memory");
+  } catch (const std::length_error&) {
+    return Status(StatusCode::kOutOfMemory, "out of memory: a size beyond what the system can address");
+  }
+}
+
+}  // namespace kvart

@@ -1,0 +1,78 @@
+// Which kernels run here: the best table whose instructions this CPU has, or the one that is asked for.
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "kernels/kernels.h"
+#include "kernels/scalar/tables_scalar.h"
+#include "kernels/tables.h"
+
+namespace kvart {
+namespace {
+
+const KernelTable& ScalarTable() {
+  static const KernelTable table = {
+      .name = "scalar",
+      .matmul = {scalar::kMatmul, scalar::kMatmulCount},
+      .attend_page = {scalar::kAttendPage, scalar::kAttendPageCount},
+      .attend_merge = scalar::attend_merge_scalar,
+      .rms_norm = scalar::rms_norm_scalar,
+      .quantize = scalar::quantize_scalar,
+      .silu_mul = scalar::silu_mul_scalar,
+      .to_half = scalar::to_half_scalar,
+  };
+  return table;
+}
+
+std::vector<const KernelTable*> FindUsable() {
+  std::vector<const KernelTable*> tables;
+#ifdef KVART_HAVE_AVX2
+  if (DetectCpu().avx2) tables.push_back(&Avx2Kernels());
+#endif
+#ifdef KVART_HAVE_NEON
+  if (DetectCpu().neon) tables.push_back(&NeonKernels());
+#endif
+  tables.push_back(&ScalarTable());
+  return tables;
+}
+
+}  // namespace
+
+std::span<const KernelTable* const> UsableKernels() {
+  static const std::vector<const KernelTable*> tables = FindUsable();
+  return tables;
+}
+
+Result<const KernelTable*> SelectKernels(std::string_view forced) {
+  if (forced.empty()) return UsableKernels().front();
+  std::string usable;
+  for (const KernelTable* table : UsableKernels()) {
+    if (forced == table->name) return table;
+    usable += usable.empty() ? "" : ", ";
+    usable += table->name;
+  }
+  return Status(StatusCode::kInvalidArgument, "KVART_KERNELS=" + std::string(forced.substr(0, 64)) +
+                                                  ": not usable on this machine; usable are " + usable);
+}
+
+const MatmulKernel* FindMatmul(const KernelTable& table, DType type, Activations activations) {
+  if (IsFloat(type)) activations = Activations::kFloat;
+  for (const auto& kernels : {table.matmul, ScalarTable().matmul}) {
+    for (const MatmulKernel& kernel : kernels) {
+      if (kernel.type == type && kernel.activations == activations) return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+const AttendPageKernel* FindAttendPage(const KernelTable& table, DType k_type, DType v_type) {
+  for (const auto& kernels : {table.attend_page, ScalarTable().attend_page}) {
+    for (const AttendPageKernel& kernel : kernels) {
+      if (kernel.k_type == k_type && kernel.v_type == v_type) return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace kvart

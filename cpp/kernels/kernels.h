@@ -1,0 +1,125 @@
+// The kernel table: pure functions over pointers and strides, one row a kernel, one table an instruction set.
+// May depend on: base, quant. Next for the token: backend/cpu composes these into the decoder's operations.
+//
+// Every kernel is defined down to the bit, so all instruction sets give equal results, and a row's result does not depend on how
+// many rows are computed with it. Each definition below is the order of the float operations; sums of integers are exact.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "quant/dtype.h"
+#include "quant/packed.h"
+
+namespace kvart {
+
+// 32 neighbouring activations of one row as int8: value = scale * q, scale = max|x| / 127, q rounded to nearest even.
+// pair_sums[2 h + p] is the sum over the columns i of half h = i / 16 with (i % 4) / 2 == p: what an int16 lane of a dot instruction
+// adds up, so that a kernel with unsigned codes can start its accumulator at -zero * pair_sum.
+struct ActivationBlock {
+  float scale;
+  int16_t pair_sums[4];
+  int8_t q[32];
+};
+static_assert(sizeof(ActivationBlock) == 44);
+
+enum class Activations { kFloat, kInt8 };
+
+// out[i][r - row_begin] (+)= sum over columns of W[r][c] * x[i][c] (+ bias[r]) for rows row_begin <= r < row_end.
+//   int8:  acc = 0; per block b of 32 columns, per scale s of it (one for 32 columns or two for 16 each):
+//          acc = fma(float(integer dot), scale_s * x.scale, acc); if the format has a min, acc = fma(float(integer sum of x), min_s * x.scale, acc)
+//   float: acc = 0; per block of 32 columns: t = 0; t = fma(w, x, t) column by column; acc = acc + t
+//   then:  acc = acc + bias[r]; out = acc, or out = out + acc
+struct MatmulArgs {
+  const uint8_t* weights = nullptr;  // the whole matrix, in the kernel's packing
+  int64_t cols = 0;                  // a multiple of 32
+  int64_t row_begin = 0, row_end = 0;  // row_begin is a multiple of 8
+  const void* x = nullptr;           // (n, cols / 32) ActivationBlock, or (n, cols) float
+  int64_t n = 0;
+  float* out = nullptr;              // (n, out_stride): column 0 is row row_begin
+  int64_t out_stride = 0;
+  const float* bias = nullptr;       // (all rows) or none
+  bool accumulate = false;
+  uint8_t* scratch = nullptr;        // MatmulScratchBytes(cols), aligned to 64
+};
+// Enough for any kernel's unpacked tile.
+inline size_t MatmulScratchBytes(int64_t cols) { return static_cast<size_t>(cols) * 8 * sizeof(float) * 2 + 4096; }
+
+struct MatmulKernel {
+  const char* name;  // the symbol: matmul_<weights>_<activations>_<isa>
+  DType type;
+  Activations activations;
+  Packing packing;
+  void (*run)(const MatmulArgs&);
+};
+
+// The share of one page in the attention of n_tokens * group query rows that use one KV head. For token i, query head g:
+//   s_t = fma over channels c in order of q[c] * k[t][c], t < visible[i];  m = max s_t;  p_t = Exp2(s_t - m)
+//   l = sum of p_t in eight lanes (lane t % 8, in order of t), lanes added as in LaneSum
+//   o[d] = fma over t in order of p_t * v[t][d]
+// visible[i] = 0 gives m = -inf, l = 0, o = 0.
+struct AttendPageArgs {
+  const void* k = nullptr;  // (page tokens / 8, head_dim, 8)
+  const void* v = nullptr;  // (page tokens, head_dim)
+  int head_dim = 0;         // a multiple of 8
+  int64_t n_tokens = 0;
+  int group = 0;                       // query heads per KV head
+  const float* q = nullptr;            // token i, head g at q + i * q_stride + g * head_dim; scaled by log2(e) / sqrt(head_dim)
+  int64_t q_stride = 0;
+  const int32_t* visible = nullptr;    // (n_tokens), each <= page tokens
+  float* m = nullptr;                  // (n_tokens * group)
+  float* l = nullptr;                  // (n_tokens * group)
+  float* o = nullptr;                  // (n_tokens * group, head_dim)
+};
+constexpr int kMaxPageTokens = 256;
+
+struct AttendPageKernel {
+  const char* name;  // attend_page_<k>_<v>_<isa>
+  DType k_type, v_type;
+  void (*run)(const AttendPageArgs&);
+};
+
+// Joins a page's share (m, l, o) into the running one (M, L, O), page after page in order. With M' = max(M, m), a = Exp2(M - M'),
+// b = Exp2(m - M'): L = fma(l, b, L * a), O[d] = fma(o[d], b, O[d] * a). Rows with m = -inf leave the running ones untouched.
+struct AttendMergeArgs {
+  int64_t n_rows = 0;
+  int head_dim = 0;
+  const float *m = nullptr, *l = nullptr, *o = nullptr;
+  float *run_m = nullptr, *run_l = nullptr, *run_o = nullptr;  // start at -inf, 0, 0
+};
+
+struct KernelTable {
+  const char* name;  // "scalar", "avx2", "neon"
+  std::span<const MatmulKernel> matmul;            // in order of preference
+  std::span<const AttendPageKernel> attend_page;
+  void (*attend_merge)(const AttendMergeArgs&);
+  // y[i][c] = (x[i][c] * r) * w[c], r = 1 / sqrt(sum of squares / cols + eps); squares by fma in eight lanes, LaneSum. cols % 8 == 0.
+  void (*rms_norm)(const float* x, const float* w, float eps, int64_t n, int64_t cols, float* y);  // x, y: (n, cols)
+  void (*quantize)(const float* x, int64_t n_blocks, ActivationBlock* y);  // x: (n_blocks * 32)
+  // y = g / (1 + Exp2(-g * log2 e)) * u
+  void (*silu_mul)(const float* g, const float* u, int64_t n, float* y);
+  void (*to_half)(const float* x, int64_t n, uint16_t* y);
+};
+
+// Exp2(x) as every kernel computes it, for x <= 0 in attention and any x in SiLU: x is cut to [-126, 126]; n = x rounded to nearest
+// even by adding 1.5 * 2^23; f = x - n; a polynomial of degree 6 by Horner with fma; 2^n by adding n to the exponent.
+// Relative error below 2e-7; Exp2(0) is exactly 1.
+inline constexpr float kExp2Limit = 126.0f;
+inline constexpr float kExp2Round = 12582912.0f;
+inline constexpr float kExp2[7] = {1.0f,          0.693147182f,   0.240226462f,  0.0555041102f,
+                                   0.00961812902f, 0.00133335579f, 0.000154035309f};
+inline constexpr float kLog2E = 1.44269504f;
+// LaneSum(a) = ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7)).
+
+// The table for this machine, or the one KVART_KERNELS names. InvalidArgument when that is unknown or the CPU lacks it.
+Result<const KernelTable*> SelectKernels(std::string_view forced);
+std::span<const KernelTable* const> UsableKernels();  // best first, scalar last
+
+// The kernel for weights of this type, or nullptr. Float formats take float activations whatever is asked.
+const MatmulKernel* FindMatmul(const KernelTable& table, DType type, Activations activations);
+const AttendPageKernel* FindAttendPage(const KernelTable& table, DType k_type, DType v_type);
+
+}  // namespace kvart

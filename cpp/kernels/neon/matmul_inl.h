@@ -1,0 +1,127 @@
+// How the NEON matrix products end, and the int8 product of eight rows with one to four tokens. Included by kernels/neon only.
+// May depend on: kernels.h.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/neon/neon_inl.h"
+
+namespace kvart::neon {
+
+constexpr int kGroupRows = 8;  // a lane is a row
+constexpr int64_t kTokensTogether = 4;
+
+// Adds bias and what is there already; writes rows row … row + 7, cut at row_end, of token i.
+inline void StoreRows(const MatmulArgs& a, int64_t row, int64_t i, F8 acc) {
+  float* out = a.out + i * a.out_stride + row - a.row_begin;
+  if (a.row_end - row >= kGroupRows) {
+    if (a.bias != nullptr) acc = {vaddq_f32(acc.lo, vld1q_f32(a.bias + row)), vaddq_f32(acc.hi, vld1q_f32(a.bias + row + 4))};
+    if (a.accumulate) acc = {vaddq_f32(vld1q_f32(out), acc.lo), vaddq_f32(vld1q_f32(out + 4), acc.hi)};
+    Store8(out, acc);
+    return;
+  }
+  float lanes[kGroupRows];
+  Store8(lanes, acc);
+  for (int64_t r = 0; r < a.row_end - row; ++r) {
+    if (a.bias != nullptr) lanes[r] += a.bias[row + r];
+    out[r] = a.accumulate ? out[r] + lanes[r] : lanes[r];
+  }
+}
+
+// 32 columns of eight rows as codes. w[2 j] holds rows 0-3, w[2 j + 1] rows 4-7; byte 4 r + k is column 4 j + k.
+template <int kScales, bool kHasMin>
+struct Block8 {
+  int8x16_t w[16];
+  F8 scale[kScales];
+  F8 min[kHasMin ? kScales : 1];
+};
+
+// A row group unpacked into the scratch, to be read again for every few tokens.
+template <int kScaleCount, bool kMin>
+struct Unpacked {
+  static constexpr int kScales = kScaleCount;
+  static constexpr bool kHasMin = kMin;
+  int8_t* codes;  // (blocks, 256), in the order of Block8
+  float* scales;  // (blocks, kScales, 8)
+  float* mins;    // (blocks, kScales, 8)
+
+  static Unpacked In(uint8_t* scratch, int64_t n_blocks) {
+    float* scales = reinterpret_cast<float*>(scratch);
+    float* mins = scales + n_blocks * kScales * kGroupRows;
+    return {reinterpret_cast<int8_t*>(mins + n_blocks * kScales * kGroupRows), scales, mins};
+  }
+  void Read(int64_t b, Block8<kScales, kHasMin>& block) const {
+    for (int v = 0; v < 16; ++v) block.w[v] = vld1q_s8(codes + b * 256 + v * 16);
+    for (int s = 0; s < kScales; ++s) block.scale[s] = Load8(scales + (b * kScales + s) * kGroupRows);
+    if constexpr (kHasMin) {
+      for (int s = 0; s < kScales; ++s) block.min[s] = Load8(mins + (b * kScales + s) * kGroupRows);
+    }
+  }
+  void Write(int64_t b, const Block8<kScales, kHasMin>& block) const {
+    for (int v = 0; v < 16; ++v) vst1q_s8(codes + b * 256 + v * 16, block.w[v]);
+    for (int s = 0; s < kScales; ++s) Store8(scales + (b * kScales + s) * kGroupRows, block.scale[s]);
+    if constexpr (kHasMin) {
+      for (int s = 0; s < kScales; ++s) Store8(mins + (b * kScales + s) * kGroupRows, block.min[s]);
+    }
+  }
+};
+
+// Tokens i … i + T - 1 of one row group. Source: Unpacked, or a packed format that unpacks as it reads.
+template <int T, class Source>
+void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source) {
+  constexpr int kScales = Source::kScales, kHalves = 2 / kScales;  // halves of 16 columns under one scale
+  const int64_t n_blocks = a.cols / 32;
+  const ActivationBlock* x = static_cast<const ActivationBlock*>(a.x) + i * n_blocks;  // (T, n_blocks)
+  F8 acc[T];
+  for (F8& lanes : acc) lanes = Zero8();
+  for (int64_t b = 0; b < n_blocks; ++b, ++x) {
+    Block8<kScales, Source::kHasMin> block;
+    source.Read(b, block);
+    for (int s = 0; s < kScales; ++s) {
+      int32x4_t lo[T], hi[T];
+      for (int t = 0; t < T; ++t) lo[t] = hi[t] = vdupq_n_s32(0);
+      for (int h = s * kHalves; h < (s + 1) * kHalves; ++h) {
+        const int8x16_t* w = block.w + 8 * h;
+        for (int t = 0; t < T; ++t) {
+          const int8x16_t q = vld1q_s8(x[t * n_blocks].q + 16 * h);
+          lo[t] = vdotq_laneq_s32(lo[t], w[0], q, 0);
+          hi[t] = vdotq_laneq_s32(hi[t], w[1], q, 0);
+          lo[t] = vdotq_laneq_s32(lo[t], w[2], q, 1);
+          hi[t] = vdotq_laneq_s32(hi[t], w[3], q, 1);
+          lo[t] = vdotq_laneq_s32(lo[t], w[4], q, 2);
+          hi[t] = vdotq_laneq_s32(hi[t], w[5], q, 2);
+          lo[t] = vdotq_laneq_s32(lo[t], w[6], q, 3);
+          hi[t] = vdotq_laneq_s32(hi[t], w[7], q, 3);
+        }
+      }
+      for (int t = 0; t < T; ++t) {
+        const ActivationBlock& xt = x[t * n_blocks];
+        acc[t].lo = vfmaq_f32(acc[t].lo, vcvtq_f32_s32(lo[t]), vmulq_n_f32(block.scale[s].lo, xt.scale));
+        acc[t].hi = vfmaq_f32(acc[t].hi, vcvtq_f32_s32(hi[t]), vmulq_n_f32(block.scale[s].hi, xt.scale));
+        if constexpr (Source::kHasMin) {
+          int32_t sum = xt.pair_sums[2 * s] + xt.pair_sums[2 * s + 1];
+          if constexpr (kScales == 1) sum += xt.pair_sums[2] + xt.pair_sums[3];
+          acc[t].lo = vfmaq_n_f32(acc[t].lo, vmulq_n_f32(block.min[s].lo, xt.scale), static_cast<float>(sum));
+          acc[t].hi = vfmaq_n_f32(acc[t].hi, vmulq_n_f32(block.min[s].hi, xt.scale), static_cast<float>(sum));
+        }
+      }
+    }
+  }
+  for (int t = 0; t < T; ++t) StoreRows(a, row, i + t, acc[t]);
+}
+
+// All tokens of one row group.
+template <class Source>
+void AllTokensI8(const MatmulArgs& a, int64_t row, const Source& source) {
+  int64_t i = 0;
+  for (; i + kTokensTogether <= a.n; i += kTokensTogether) TokensI8<kTokensTogether>(a, row, i, source);
+  switch (a.n - i) {
+    case 3: TokensI8<3>(a, row, i, source); break;
+    case 2: TokensI8<2>(a, row, i, source); break;
+    case 1: TokensI8<1>(a, row, i, source); break;
+    default: break;
+  }
+}
+
+}  // namespace kvart::neon

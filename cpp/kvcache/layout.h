@@ -1,0 +1,72 @@
+// Where every key and value lies: the only place that computes K/V offsets. May depend on: base, quant.
+// Next for the token: kvcache/sequence.h hands out views; kernels read them through plain pointers.
+//
+// Head-major: one KV head's keys, then its values, so that a query group reads one run of memory and nothing is replicated.
+//   keys   (tokens / 8, head_dim, 8)  tiles of eight tokens, channel-major: vector lanes are tokens, and the tile of a new token is local
+//   values (tokens, head_dim)
+// A layer is its heads one after another; a run of memory is its layers one after another.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "quant/dtype.h"
+
+namespace kvart {
+
+constexpr int kTileTokens = 8;
+
+// The shape of a model's K/V and the number formats they are kept in. Two caches fit together only if all of it is equal.
+struct KvGeometry {
+  int n_layers = 0;
+  int n_kv_heads = 0;
+  int head_dim = 0;
+  int page_tokens = 128;
+  DType k_type = DType::kF16;
+  DType v_type = DType::kF16;
+
+  bool operator==(const KvGeometry&) const = default;
+  std::string ToString() const;  // "24 layers, 2 KV heads of 64, pages of 128 tokens, k=f16, v=f16"
+  // Bytes of one token in all layers.
+  uint64_t TokenBytes() const {
+    return static_cast<uint64_t>(n_layers) * static_cast<uint64_t>(n_kv_heads) *
+           (RowBytes(k_type, static_cast<uint64_t>(head_dim)) + RowBytes(v_type, static_cast<uint64_t>(head_dim)));
+  }
+};
+
+// InvalidArgument names what is out of range.
+Status CheckGeometry(const KvGeometry& geometry);
+
+// Offsets in a run of memory that holds `capacity` tokens (a multiple of kTileTokens) of every layer.
+class KvOffsets {
+ public:
+  KvOffsets(const KvGeometry& geometry, int64_t capacity)
+      : n_layers_(geometry.n_layers),
+        n_kv_heads_(geometry.n_kv_heads),
+        k_token_bytes_(static_cast<int64_t>(RowBytes(geometry.k_type, static_cast<uint64_t>(geometry.head_dim)))),
+        v_token_bytes_(static_cast<int64_t>(RowBytes(geometry.v_type, static_cast<uint64_t>(geometry.head_dim)))),
+        capacity_(capacity) {}
+
+  int64_t head_bytes() const { return capacity_ * (k_token_bytes_ + v_token_bytes_); }
+  int64_t layer_bytes() const { return head_bytes() * n_kv_heads_; }
+  uint64_t bytes() const { return static_cast<uint64_t>(layer_bytes()) * static_cast<uint64_t>(n_layers_); }
+
+  // The key tile, or the values, of the token at `token` (for keys a multiple of kTileTokens), KV head 0.
+  int64_t Keys(int layer, int64_t token) const { return layer * layer_bytes() + token * k_token_bytes_; }
+  int64_t Values(int layer, int64_t token) const {
+    return layer * layer_bytes() + capacity_ * k_token_bytes_ + token * v_token_bytes_;
+  }
+
+ private:
+  int n_layers_, n_kv_heads_;
+  int64_t k_token_bytes_, v_token_bytes_, capacity_;
+};
+
+// Index of channel c of token t in one head's keys, and of dimension d in its values, in elements.
+inline int64_t KeyIndex(int64_t t, int c, int head_dim) {
+  return (t / kTileTokens * head_dim + c) * kTileTokens + t % kTileTokens;
+}
+inline int64_t ValueIndex(int64_t t, int d, int head_dim) { return t * head_dim + d; }
+
+}  // namespace kvart

@@ -1,0 +1,48 @@
+"""kvart runs Qwen models on small devices.
+
+>>> import kvart
+>>> model = kvart.Model("qwen2.5-coder-0.5b")
+>>> for piece in model.chat([{"role": "user", "content": "Hi"}]):
+...     print(piece, end="", flush=True)
+"""
+
+from ._core import GgufFile, ModelInfo, Sampler, StreamDecoder, StreamEncoder, Tokenizer, __version__
+from .errors import (
+    Busy,
+    Cancelled,
+    ContextFull,
+    Corrupt,
+    Error,
+    Internal,
+    InvalidArgument,
+    Io,
+    NotFound,
+    OutOfMemory,
+    Unsupported,
+)
+from .generation import Generation
+from .model import Model, Session
+
+__all__ = [
+    "Busy",
+    "Cancelled",
+    "ContextFull",
+    "Corrupt",
+    "Error",
+    "Generation",
+    "GgufFile",
+    "Internal",
+    "InvalidArgument",
+    "Io",
+    "Model",
+    "ModelInfo",
+    "NotFound",
+    "OutOfMemory",
+    "Sampler",
+    "Session",
+    "StreamDecoder",
+    "StreamEncoder",
+    "Tokenizer",
+    "Unsupported",
+    "__version__",
+]

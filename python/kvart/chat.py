@@ -1,0 +1,240 @@
+"""Messages to text to ids: by the chat template of the model's file, or the built-in one of the Qwen family.
+
+Templates come with models, so they are not trusted. What a user types is not trusted either: an added token such as
+<|im_end|> in a message is plain text, never the end of a turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .errors import Corrupt, InvalidArgument, check_text
+
+if TYPE_CHECKING:
+    import jinja2
+
+Message = Mapping[str, Any]
+
+# Code points that Unicode keeps out of texts. One of them marks, through the template, what the user typed.
+_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+
+class Template:
+    """A chat template in jinja2, in the environment that transformers gives its templates."""
+
+    def __init__(self, source: str, file: str | None = None) -> None:
+        self._file = file
+        self._template = self._compile(source)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text of messages. variables: more names for the template, such as enable_thinking."""
+        import jinja2
+
+        try:
+            return self._template.render(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **variables
+            )
+        except jinja2.TemplateError as error:
+            raise InvalidArgument(f"the chat template refused these messages: {error}", file=self._file) from error
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+            message = f"the chat template failed on these messages: {type(error).__name__}: {error}"
+            raise InvalidArgument(message, file=self._file) from error
+
+    def _compile(self, source: str) -> jinja2.Template:
+        import jinja2
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        class Generation(Extension):
+            """{% generation %} … {% endgeneration %} tells trainers where answers are; here it is what it holds."""
+
+            tags = {"generation"}  # noqa: RUF012
+
+            def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+                next(parser.stream)
+                return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+        try:
+            return environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            where = f"the chat template of {self._file or 'the model'}, line {error.lineno}"
+            raise Corrupt(f"{where}, does not parse: {error.message}", file=self._file) from error
+        except (RecursionError, MemoryError, ValueError, SyntaxError) as error:
+            where = f"the chat template of {self._file or 'the model'}"
+            raise Corrupt(f"{where} does not compile: {type(error).__name__}: {error}", file=self._file) from error
+
+
+class Chat:
+    """The chat format of one model. Immutable; any thread may use it."""
+
+    def __init__(self, tokenizer: _core.Tokenizer, template: Template | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        added = {id: tokenizer.token_bytes(id).decode(errors="replace") for id in tokenizer.added_tokens()}
+        self._every_token = _TokenFinder([text for text in added.values() if text])
+        self._control_tokens = _TokenFinder([text for id, text in added.items() if text and tokenizer.is_control(id)])
+
+    @classmethod
+    def of(cls, tokenizer: _core.Tokenizer, file: str) -> Chat:
+        """By the template of the model's file, or the built-in one when it has none."""
+        source = tokenizer.chat_template
+        return cls(tokenizer, Template(source, file) if source else None)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text of messages, as the model was trained to read it."""
+        _check_messages(messages)
+        return self._render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """The ids of messages. Added tokens are those that the template writes; in the messages they are plain text."""
+        _check_messages(messages)
+        given = {**variables, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        text = self._render(messages, **given)
+        strings = [*_strings(messages), *_strings(tools)]
+        if not any(self._every_token.find(string) for string in strings):
+            return self._tokenizer.encode(text)
+        mark = next((mark for mark in _MARKS if not any(mark in string for string in (text, *strings))), None)
+        if mark is None:
+            raise InvalidArgument(
+                "the messages hold all of the code points U+FDD0 to U+FDEF, which no text should hold"
+            )
+        # A mark breaks each added token that was typed. Where the template looks for such a token in a message, and so
+        # would write another text, only control tokens are broken: <think> is then what the template took it for.
+        for tokens in (self._every_token, self._control_tokens):
+            given["tools"] = tokens.mark_all(tools, mark)
+            marked = self._render([self._mark_message(message, tokens, mark) for message in messages], **given)
+            if marked.replace(mark, "") == text:
+                return self._tokenizer.encode_segments(_segments(marked, mark))
+        raise InvalidArgument("the chat template alters the special tokens typed in these messages; take them out")
+
+    def _render(self, messages: Sequence[Message], **variables: Any) -> str:
+        if self._template is None:
+            raise NotImplementedError
+        return self._template.render(messages, **variables)
+
+    def _mark_message(self, message: Message, tokens: _TokenFinder, mark: str) -> Message:
+        if message.get("role") == "assistant":  # its <think> and <tool_call> are the model's own
+            tokens = self._control_tokens
+        marked: Message = tokens.mark_all(message, mark)
+        return marked
+
+
+class _TokenFinder:
+    """Finds the places of a text where one of some tokens begins, or may begin if more text follows."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._pattern = re.compile(f"(?={'|'.join(map(re.escape, tokens))})." if tokens else r"(?!)", re.DOTALL)
+        self._beginnings = {token[:length] for token in tokens for length in range(1, len(token))}
+        self._longest = max(map(len, tokens), default=0)
+
+    def find(self, text: str) -> bool:
+        return bool(self._pattern.search(text) or self._tails(text))
+
+    def mark(self, text: str, mark: str) -> str:
+        """text with mark behind the first character of each token."""
+        places = {match.start() for match in self._pattern.finditer(text)} | self._tails(text)
+        pieces, last = [], 0
+        for place in sorted(places):
+            pieces.append(text[last : place + 1])
+            last = place + 1
+        return mark.join([*pieces, text[last:]])
+
+    def mark_all(self, value: Any, mark: str) -> Any:
+        """value with all strings in it marked, keys as well."""
+        if isinstance(value, str):
+            return self.mark(value, mark)
+        if isinstance(value, Mapping):
+            return {self.mark_all(key, mark): self.mark_all(item, mark) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.mark_all(item, mark) for item in value]
+        return value
+
+    def _tails(self, text: str) -> set[int]:
+        start = max(0, len(text) - self._longest)
+        return {place for place in range(start, len(text)) if text[place:] in self._beginnings}
+
+
+def _segments(marked: str, mark: str) -> list[tuple[str, bool]]:
+    """Parts of a text and whether added tokens count in them: not where the character in front of a mark takes part."""
+    *broken, rest = marked.split(mark)
+    segments = []
+    for piece in broken:
+        segments += [(piece[:-1], True), (piece[-1:], False)]
+    return [segment for segment in [*segments, (rest, True)] if segment[0]]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _strings(item)
+
+
+def _check_messages(messages: object) -> None:
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise InvalidArgument("messages: expected a list that is not empty, of dicts with 'role' and 'content'")
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if not isinstance(message, Mapping):
+            raise InvalidArgument(f"{where}: expected a dict with 'role' and 'content', got {type(message).__name__}")
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not role:
+            raise InvalidArgument(f"{where}: expected a 'role' such as 'user', found {role!r}")
+        if not isinstance(content, (str, list)) and not (content is None and message.get("tool_calls")):
+            raise InvalidArgument(f"{where}: expected 'content' to be text, found {content!r}")
+        for string in _strings(message):
+            check_text(string, where)
+
+
+# As transformers has it: no HTML escapes, and the options that templates use.
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    import jinja2
+
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,132 @@
+"""Checks what the user passes and turns it into the core's options. Messages say what was found and what is wanted."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _core
+from .errors import InvalidArgument, Unsupported, check_text
+
+# Bits a value of the cache takes, by format.
+KV_BITS = {"f32": 32.0, "f16": 16.0}
+BACKENDS = ("cpu", "cuda", "vulkan")
+ACTIVATIONS = ("int8", "f32")
+_LAYOUTS = {"paged": _core.KvLayout.PAGED, "contiguous": _core.KvLayout.CONTIGUOUS}
+_SAMPLING_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_SAMPLING_INTS = ("top_k", "penalty_window")
+SAMPLING = (*_SAMPLING_FLOATS, *_SAMPLING_INTS, "logit_bias", "seed")
+_INT32_MAX = 2**31 - 1
+
+
+def choice(name: str, value: object, allowed: Collection[str]) -> str:
+    if isinstance(value, str) and value in allowed:
+        return value
+    raise InvalidArgument(f"{name}: expected {' or '.join(map(repr, allowed))}, found {value!r}")
+
+
+def integer(name: str, value: object, low: int, high: int = _INT32_MAX) -> int:
+    """value as an int of low … high. A bool is no number."""
+    try:
+        number = operator.index(value) if not isinstance(value, bool) else None  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not low <= number <= high:
+        limit = f"at least {low}" if high >= _INT32_MAX else f"of {low} to {high}"
+        raise InvalidArgument(f"{name}: expected a whole number {limit}, found {value!r}")
+    return number
+
+
+def number(name: str, value: object) -> float:
+    try:
+        result = float(value) if not isinstance(value, (bool, str)) else math.nan  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        result = math.nan
+    if not math.isfinite(result):
+        raise InvalidArgument(f"{name}: expected a finite number, found {value!r}")
+    return result
+
+
+def token_ids(ids: Iterable[object]) -> list[int]:
+    """Ids as a list of int; whether the model has them, the core checks."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise InvalidArgument(f"expected a list of token ids, got {type(ids).__name__}")
+    return [integer(f"token id at index {index}", id, 0) for index, id in enumerate(ids)]
+
+
+def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for string in strings:
+        if not check_text(string, "stop"):
+            raise InvalidArgument("stop: expected strings that are not empty, found ''")
+    return strings
+
+
+def parse_kv(kv: str) -> tuple[str, str]:
+    """Formats of K and of V, of "f16" or "k=f32,v=f16"."""
+    if not isinstance(kv, str):
+        raise InvalidArgument(f"kv: expected a str such as 'f16' or 'k=f32,v=f16', found {kv!r}")
+    if "=" not in kv:
+        formats = {"k": kv, "v": kv}
+    else:
+        pairs = [part.partition("=") for part in kv.split(",")]
+        formats = {key.strip(): value.strip() for key, _, value in pairs}
+        if len(pairs) != 2 or set(formats) != {"k", "v"}:
+            raise InvalidArgument(f"kv: expected a format or 'k=FORMAT,v=FORMAT', found {kv!r}")
+    for value in formats.values():
+        if value not in KV_BITS:
+            raise Unsupported(f"kv: this version has the formats {' and '.join(KV_BITS)}, found {value!r}")
+    return formats["k"], formats["v"]
+
+
+def kv_bits(kv: str) -> float:
+    """Bits a value of the cache, K and V together."""
+    k, v = parse_kv(kv)
+    return (KV_BITS[k] + KV_BITS[v]) / 2
+
+
+def session_options(
+    *, kv: str = "f16", layout: str = "paged", ctx: int = 0, cache: bool = True, chunk: int = 512
+) -> _core.SessionOptions:
+    k_format, v_format = parse_kv(kv)
+    return _core.SessionOptions(
+        k_format=k_format,
+        v_format=v_format,
+        layout=_LAYOUTS[choice("layout", layout, _LAYOUTS)],
+        ctx=integer("ctx", ctx, 0, 2**62),
+        cache=bool(cache),
+        chunk=integer("chunk", chunk, 1),
+    )
+
+
+def sampling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked options of the sampler. A seed that is None is drawn, so that the caller can tell which it was."""
+    result: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in SAMPLING:
+            near = difflib.get_close_matches(name, SAMPLING, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(SAMPLING)}"
+            raise InvalidArgument(f"unknown option {name!r}{hint}")
+        if name == "seed":
+            continue
+        if name == "logit_bias":
+            result[name] = _logit_bias(value)
+        elif name in _SAMPLING_INTS:
+            result[name] = integer(name, value, -1)
+        else:
+            result[name] = number(name, value)
+    seed = options.get("seed")
+    result["seed"] = int.from_bytes(os.urandom(4), "little") if seed is None else integer("seed", seed, 0, 2**64 - 1)
+    return result
+
+
+def _logit_bias(bias: object) -> list[tuple[int, float]]:
+    if not isinstance(bias, Mapping):
+        raise InvalidArgument(f"logit_bias: expected a dict of token id to number, found {bias!r}")
+    return [
+        (integer("logit_bias: token id", id, 0), number(f"logit_bias of {id}", value)) for id, value in bias.items()
+    ]

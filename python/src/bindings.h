@@ -1,0 +1,92 @@
+// What the binding files share: Status to exceptions, the GIL let go round work, callbacks with signals, lifetimes.
+// May depend on: pybind11 and the core's headers.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace kvart::python {
+
+namespace py = pybind11;
+
+void BindStatus(py::module_& module);
+void BindGguf(py::module_& module);
+void BindTokenizer(py::module_& module);
+void BindSampler(py::module_& module);
+void BindModel(py::module_& module);
+void BindSession(py::module_& module);
+
+// Throws the exception of kvart.errors for a Status that is not ok. Needs the GIL.
+[[noreturn]] void Raise(const Status& status);
+
+inline void Check(const Status& status) {
+  if (!status.ok()) Raise(status);
+}
+
+template <class T>
+T Take(Result<T> result) {
+  if (!result.ok()) Raise(result.status());
+  return std::move(result).value();
+}
+
+// Runs work without the GIL: everything that computes, reads a file or may wait for another thread.
+template <class Work>
+auto Unlocked(Work&& work) {
+  py::gil_scoped_release release;
+  return work();
+}
+
+// Hands a Python callable (or None) to the core as Progress. Each call looks for signals, so Ctrl-C stops within one. What is
+// raised in it cancels the work and is raised again by Rethrow, once the core has unwound.
+class PyProgress {
+ public:
+  explicit PyProgress(py::object callback) : callback_(std::move(callback)) {}
+
+  Progress Get() {
+    return [this](double done) { return Call(done); };
+  }
+  void Rethrow() {
+    if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
+  }
+
+ private:
+  bool Call(double done) {
+    py::gil_scoped_acquire acquire;
+    try {
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      return callback_.is_none() || !callback_(done).is(py::bool_(false));
+    } catch (...) {
+      if (!raised_) raised_ = std::current_exception();
+      return false;
+    }
+  }
+
+  py::object callback_;
+  std::exception_ptr raised_;
+};
+
+// Owns an engine object for Python. Its destructor may wait for a thread that itself waits for the GIL, so it runs without. In a
+// forked child the locks and threads it would wait for are gone: there it is left to the end of the process.
+template <class T>
+std::shared_ptr<T> Own(std::unique_ptr<T> object) {
+  return std::shared_ptr<T>(object.release(), [owner = getpid()](T* pointer) {
+    if (getpid() != owner) return;
+    std::optional<py::gil_scoped_release> release;
+    if (PyGILState_Check()) release.emplace();
+    delete pointer;
+  });
+}
+
+py::dict StatsDict(const Stats& stats);
+
+}  // namespace kvart::python

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# Installs what the tests need and runs them all, or the steps that are named:
+#   tools/test.sh [style] [cpp] [asan] [python] [fuzz] [aarch64]      (and on demand only: tsan)
+# Every step runs even when one before it failed; the exit code is 0 only when all were right.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/setup.sh
+
+readonly ALL=(style cpp asan python fuzz aarch64)
+readonly FUZZ_SECONDS=${FUZZ_SECONDS:-60}
+jobs=$(nproc)
+cmake=cmake
+ctest=ctest
+export CMAKE_GENERATOR=Ninja CMAKE_BUILD_PARALLEL_LEVEL=$jobs
+
+# --- what steps share -----------------------------------------------------------------------------------------------
+
+need_build_tools() {
+  apt_install g++ ca-certificates ninja-build libgtest-dev cmake
+  local version
+  version=$(cmake --version 2>/dev/null | head -n 1)
+  version=${version##* }
+  if [[ $(printf '%s\n' 3.25 "${version:-0}" | sort -V | head -n 1) != 3.25 ]]; then
+    make_venv
+    .venv/bin/python -m pip install --quiet 'cmake>=3.25'
+    cmake=$PWD/.venv/bin/cmake
+    ctest=$PWD/.venv/bin/ctest
+  fi
+}
+
+# The package itself and the tools of the dev extra; again after every change.
+need_python() {
+  apt_install g++ ca-certificates
+  make_venv
+  .venv/bin/python -m pip install --quiet '.[dev]'
+}
+
+build() {  # PRESET [cmake option...]
+  local preset=$1
+  shift
+  "$cmake" --preset "$preset" "$@" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; rm -f "build-$preset.log"; return 1; }
+  rm -f "build-$preset.log"
+  "$cmake" --build --preset "$preset" -- --quiet
+}
+
+run_ctest() {  # PRESET [ctest option...]
+  "$ctest" --preset "$1" --no-tests=error --parallel "$jobs" "${@:2}" </dev/null
+}
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+step_style() {
+  apt_install clang-format
+  need_python
+  .venv/bin/ruff check .
+  .venv/bin/ruff format --check .
+  .venv/bin/mypy
+  local sources
+  mapfile -t sources < <(find cpp python/src tests \( -name '*.cc' -o -name '*.h' \) | sort)
+  clang-format --dry-run --Werror "${sources[@]}"
+  .venv/bin/python tools/check_layers.py
+  .venv/bin/python tools/check_kernels.py
+  .venv/bin/python tools/check_text.py
+}
+
+step_cpp() {
+  need_build_tools
+  apt_install binutils
+  build release
+  echo "-- the kernels of this machine"
+  run_ctest release
+  echo "-- KVART_KERNELS=scalar"
+  KVART_KERNELS=scalar run_ctest release
+  python3 tools/check_kernels.py --objects build/release
+}
+
+step_asan() {
+  need_build_tools
+  build asan
+  run_ctest asan
+}
+
+step_tsan() {
+  need_build_tools
+  build tsan
+  run_ctest tsan
+}
+
+step_python() {
+  need_python
+  # The tests with a real model need its file: 491 MB, fetched once into the user's cache directory.
+  .venv/bin/kvart pull qwen2.5-coder-0.5b
+  .venv/bin/python -m pytest </dev/null
+}
+
+step_fuzz() {
+  need_build_tools
+  apt_install clang
+  local major target
+  major=$(clang --version | sed -n 's/.*clang version \([0-9]*\).*/\1/p')
+  apt_install "libclang-rt-$major-dev"
+  build fuzz
+  for target in build/fuzz/tests/fuzz/*_fuzz; do
+    echo "-- $(basename "$target"), $FUZZ_SECONDS seconds"
+    mkdir -p "build/fuzz/corpus/$(basename "$target")"
+    "$target" -max_total_time="$FUZZ_SECONDS" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 -verbosity=0 \
+      -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$(basename "$target")" </dev/null
+  done
+}
+
+step_aarch64() {
+  need_build_tools
+  apt_install g++-aarch64-linux-gnu qemu-user-static
+  local emulator="qemu-aarch64-static;-cpu;CPU;-L;/usr/aarch64-linux-gnu"
+  build aarch64
+  echo "-- a CPU with everything, NEON"
+  run_ctest aarch64
+  echo "-- a CPU with everything, KVART_KERNELS=scalar"
+  KVART_KERNELS=scalar run_ctest aarch64
+  # Dot products and half precision, no i8mm: what a Cortex-A78AE has. A wrong instruction is a SIGILL here.
+  echo "-- Cortex-A76"
+  build aarch64 "-DCMAKE_CROSSCOMPILING_EMULATOR=${emulator/CPU/cortex-a76}"
+  run_ctest aarch64
+}
+
+# --- all of it ------------------------------------------------------------------------------------------------------
+
+steps=("$@")
+((${#steps[@]})) || steps=("${ALL[@]}")
+for step in "${steps[@]}"; do
+  if ! declare -F "step_$step" >/dev/null; then
+    echo "no step $step; steps are: ${ALL[*]} tsan" >&2
+    exit 2
+  fi
+done
+
+summary=()
+failed=()
+begin=$SECONDS
+for step in "${steps[@]}"; do
+  printf '\n==> %s\n' "$step"
+  step_begin=$SECONDS
+  (set -e; "step_$step")  # not in a condition: that would switch -e off inside
+  code=$?
+  took=$((SECONDS - step_begin))
+  if ((code == 0)); then
+    summary+=("$(printf '%-8s ok      %5d s' "$step" "$took")")
+  else
+    summary+=("$(printf '%-8s FAILED  %5d s' "$step" "$took")")
+    failed+=("$step")
+  fi
+  printf '==> %s\n' "${summary[-1]}"
+done
+
+printf '\n==> summary\n'
+printf '%s\n' "${summary[@]}" "$(printf '%-8s         %5d s' total $((SECONDS - begin)))"
+if ((${#failed[@]})); then
+  echo "failed: ${failed[*]}"
+  exit 1
+fi
