@@ -2,8 +2,9 @@
 
 Every measurement is a fresh process with the same model, threads, prompt length and K/V format. kvart is timed by its
 own `kvart bench`; llama.cpp through the package llama-cpp-python (flash attention on, the whole prompt in one
-micro-batch), with the meaning of its llama-bench: random tokens, no sampling, one untimed pass first. Build that package
-for the machine at hand, or the comparison flatters kvart: CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python
+micro-batch), with the meaning of its llama-bench: random tokens, no sampling, one untimed pass first. Build that
+package for the machine at hand, or the comparison flatters kvart:
+  CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python
 
 Each of the two may live in an environment of its own: --kvart-python and --peer-python.
 """

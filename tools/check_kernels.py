@@ -36,7 +36,7 @@ _OP = "(?:" + "|".join(f"{op}{f'_{_TYPE}' * n}" for op, n in OPS.items()) + ")"
 _NAME = re.compile(rf"{_OP}_(?P<isa>{'|'.join(ISAS)})(?:_[a-z0-9]+)?")
 GRAMMAR = "<op>_<types>_<isa>[_<feature>]"
 
-# Instruction set → (folders where it may stand, what gives it away). pause, a hint to spinning threads, is in every x86-64.
+# Instruction set → (folders where it may stand, what gives it away). pause, a hint, is in every x86-64.
 INTRINSICS = {
     "x86": (
         ("kernels/avx2", "kernels/avx512"),

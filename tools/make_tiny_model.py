@@ -176,7 +176,7 @@ def make_tiny_model(
     split_tensors: int = 0,
     seed: int = 0,
 ) -> Path:
-    """Writes one model; returns its path (with split_tensors, the files stand beside it: stem-00001-of-0000N.gguf).
+    """Writes one model; returns its path (with split_tensors, that of the first file: stem-00001-of-0000N.gguf).
 
     head_dim: width / n_heads unless given; only qwen3 may differ from that.
     weight_type: of the matrices; embd_type and head_type override it for the two tables. Norms and biases are F32.
@@ -279,7 +279,10 @@ def make_tiny_model(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Path(path)
+    path = Path(path)
+    if len(writer.tensors) == 1:
+        return path
+    return path.with_name(f"{path.stem}-00001-of-{len(writer.tensors):05d}.gguf")
 
 
 def _slow_channels(head_dim: int) -> list[int]:

@@ -21,7 +21,7 @@ apt_install() {
   echo "Installing ${missing[*]}"
   # An update that fails in part (one dead mirror) may still be enough for the install.
   "${root[@]}" apt-get -o DPkg::Lock::Timeout=300 update -qq || true
-  "${root[@]}" apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null </dev/null
+  "${root[@]}" apt-get -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null </dev/null
 }
 
 # A Python that can make a virtual environment and build an extension.

@@ -36,11 +36,13 @@ need_python() {
 }
 
 build() {  # PRESET [cmake option...]
-  local preset=$1
-  shift
-  "$cmake" --preset "$preset" "$@" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; rm -f "build-$preset.log"; return 1; }
-  rm -f "build-$preset.log"
-  "$cmake" --build --preset "$preset" -- --quiet
+  local log=build/$1.log
+  mkdir -p build
+  if ! { "$cmake" --preset "$@" && "$cmake" --build --preset "$1"; } >"$log" 2>&1; then
+    tail -n 100 "$log"
+    return 1
+  fi
+  grep -E 'warning:' "$log" || true
 }
 
 run_ctest() {  # PRESET [ctest option...]
@@ -52,15 +54,16 @@ run_ctest() {  # PRESET [ctest option...]
 step_style() {
   apt_install clang-format
   need_python
-  .venv/bin/ruff check .
-  .venv/bin/ruff format --check .
-  .venv/bin/mypy
-  local sources
+  local sources wrong=0
+  .venv/bin/ruff check --output-format concise . || wrong=1
+  .venv/bin/ruff format --check . || wrong=1
+  .venv/bin/mypy || wrong=1
   mapfile -t sources < <(find cpp python/src tests \( -name '*.cc' -o -name '*.h' \) | sort)
-  clang-format --dry-run --Werror "${sources[@]}"
-  .venv/bin/python tools/check_layers.py
-  .venv/bin/python tools/check_kernels.py
-  .venv/bin/python tools/check_text.py
+  clang-format --dry-run --Werror "${sources[@]}" || wrong=1
+  .venv/bin/python tools/check_layers.py || wrong=1
+  .venv/bin/python tools/check_kernels.py || wrong=1
+  .venv/bin/python tools/check_text.py || wrong=1
+  return $wrong
 }
 
 step_cpp() {

@@ -29,7 +29,8 @@ struct GgufTensor {
   uint32_t part = 0;              // which file of a split one
 };
 
-// An array's elements: numbers widened to 64 bits, or string views into the mapping (not NUL-terminated, may hold any bytes).
+// An array's elements: numbers widened to 64 bits, or string views into the mapping (not NUL-terminated, may hold any
+// bytes). Arrays of arrays are refused.
 using GgufArray = std::variant<std::vector<int64_t>, std::vector<uint64_t>, std::vector<double>, std::vector<bool>,
                                std::vector<std::string_view>>;
 using GgufValue = std::variant<int64_t, uint64_t, double, bool, std::string_view, GgufArray>;
@@ -37,10 +38,14 @@ using GgufValue = std::variant<int64_t, uint64_t, double, bool, std::string_view
 // Owns the mappings; immutable after Open, safe to share between threads. All views live as long as it.
 class GgufFile {
  public:
-  // Opens a file, or all the parts of a split one (name-00001-of-0000N.gguf) given its first.
+  // Over all arrays of one file's metadata; the largest vocabularies have well under a million entries.
+  static constexpr uint64_t kMaxArrayElements = uint64_t{1} << 24;
+
+  // Opens a file, or all the parts of a split one (name-00001-of-0000N.gguf) given its first, whose metadata holds.
+  // Errors name the file and the byte: Corrupt for broken content, Unsupported for what kvart does not read.
   static Result<std::shared_ptr<const GgufFile>> Open(const std::string& path);
   // One unsplit file from bytes that outlive the result: for tests and the fuzzer. Never allocates more than a small
-  // multiple of bytes.size().
+  // multiple of bytes.size(), and no more than kMaxArrayElements array elements.
   static Result<std::shared_ptr<const GgufFile>> Parse(std::span<const uint8_t> bytes, const std::string& name);
 
   const std::string& path() const { return path_; }
@@ -51,8 +56,8 @@ class GgufFile {
   const std::vector<std::pair<std::string, GgufValue>>& metadata() const { return metadata_; }
   const GgufValue* Find(std::string_view key) const;  // nullptr when absent
 
-  // Typed access. NotFound names the key; InvalidArgument names the type found and the one wanted. Integers of any width
-  // and sign convert when the value fits.
+  // Typed access. NotFound names the key; InvalidArgument names the type found and the one wanted. Integers of any
+  // width and sign convert when the value fits.
   Result<uint64_t> GetUint(std::string_view key) const;
   Result<double> GetDouble(std::string_view key) const;  // integers convert as well
   Result<bool> GetBool(std::string_view key) const;
@@ -76,9 +81,9 @@ class GgufFile {
   uint64_t file_bytes_ = 0;
   std::vector<std::shared_ptr<const Mapping>> parts_;
   std::vector<std::pair<std::string, GgufValue>> metadata_;
-  std::unordered_map<std::string, size_t> metadata_index_;
+  std::unordered_map<std::string_view, size_t> metadata_index_;  // keys are views into the mapping
   std::vector<GgufTensor> tensors_;
-  std::unordered_map<std::string, size_t> tensor_index_;
+  std::unordered_map<std::string_view, size_t> tensor_index_;  // likewise
 };
 
 }  // namespace kvart

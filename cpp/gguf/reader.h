@@ -47,7 +47,7 @@ class ByteReader {
 
   // `what` names the thing being read, for the error.
   template <class T>
-  Status Read(T* out, const std::string& what) {
+  Status Read(T* out, std::string_view what) {
     if (sizeof(T) > remaining()) return TooShort(sizeof(T), what);
     std::memcpy(out, bytes_.data() + offset_, sizeof(T));
     offset_ += sizeof(T);
@@ -55,12 +55,12 @@ class ByteReader {
   }
 
   // A 64-bit length and that many bytes. The view points into the bytes.
-  Status ReadString(std::string_view* out, const std::string& what) {
+  Status ReadString(std::string_view* out, std::string_view what) {
     const uint64_t start = offset_;
     uint64_t length = 0;
-    KVART_RETURN_IF_ERROR(Read(&length, "the length of " + what));
+    KVART_RETURN_IF_ERROR(Read(&length, what));
     if (length > remaining()) {
-      return Corrupt(start, what + " claims " + std::to_string(length) + " bytes, but the file has only " +
+      return Corrupt(start, std::string(what) + " claims " + std::to_string(length) + " bytes, but the file has only " +
                                 std::to_string(remaining()) + " more");
     }
     *out = {reinterpret_cast<const char*>(bytes_.data() + offset_), static_cast<size_t>(length)};
@@ -69,9 +69,9 @@ class ByteReader {
   }
 
  private:
-  Status TooShort(uint64_t wanted, const std::string& what) const {
-    return Corrupt(offset_, "the file ends within " + what + ": " + std::to_string(wanted) + " bytes wanted, " +
-                                std::to_string(remaining()) + " left");
+  Status TooShort(uint64_t wanted, std::string_view what) const {
+    return Corrupt(offset_, "the file ends within " + std::string(what) + ": " + std::to_string(wanted) +
+                                " bytes wanted, " + std::to_string(remaining()) + " left");
   }
 
   std::span<const uint8_t> bytes_;

@@ -24,15 +24,4 @@ struct ChatSegment {
 // An added token counts when all of it is template text.
 Result<std::vector<int32_t>> EncodeSegments(const Tokenizer& tokenizer, std::span<const ChatSegment> segments);
 
-// Segments of a text in which the renderer was given user text between the marks open and close (a pair that occurs in
-// nobody's text, such as U+FDD0 and U+FDD1). The marks go. A template may cut a marked text (strip, split), so that a mark
-// stands alone; then too much is taken for user text rather than too little:
-//  - a close alone: user text begins at the last mark, less a border of turns (<|im_end|>\n<|im_start|>role\n) right there;
-//  - an open alone: user text goes to the next open or the end, less a border of turns right there (at the end with the
-//    prompt for an answer).
-// Text that lost both marks cannot be told from the template's: keep such filters away from what is marked.
-std::vector<ChatSegment> SplitMarked(std::string_view text, std::string_view open, std::string_view close);
-Result<std::vector<int32_t>> EncodeMarked(const Tokenizer& tokenizer, std::string_view text, std::string_view open,
-                                          std::string_view close);
-
 }  // namespace kvart

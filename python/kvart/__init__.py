@@ -7,6 +7,7 @@
 """
 
 from ._core import GgufFile, ModelInfo, Sampler, StreamDecoder, StreamEncoder, Tokenizer, __version__
+from .chat import render_chat_builtin
 from .errors import (
     Busy,
     Cancelled,
@@ -45,4 +46,5 @@ __all__ = [
     "Tokenizer",
     "Unsupported",
     "__version__",
+    "render_chat_builtin",
 ]

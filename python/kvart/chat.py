@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .errors import Corrupt, InvalidArgument, check_text
+from .errors import Corrupt, InvalidArgument, Unsupported, check_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -82,10 +82,53 @@ class Template:
             raise Corrupt(f"{where} does not compile: {type(error).__name__}: {error}", file=self._file) from error
 
 
+class Builtin:
+    """The chat templates of the Qwen family that kvart brings along, for messages whose content is text.
+
+    template: a file's template; one that is not of the family is Unsupported. Empty: the usual one of the architecture.
+    """
+
+    def __init__(self, template: str, architecture: str) -> None:
+        self._template = template
+        self._architecture = architecture
+
+    def parts(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+        enable_thinking: bool | None = None,
+    ) -> list[tuple[str, bool]]:
+        """The text of messages in parts, and of each whether the template wrote it."""
+        return _core.render_chat(
+            self._template,
+            self._architecture,
+            [self._message(message) for message in messages],
+            [_tojson(tool) for tool in tools or ()],
+            add_generation_prompt,
+            enable_thinking,
+        )
+
+    def _message(self, message: Message) -> tuple[str, str, str | None, list[tuple[str, str]]]:
+        content = message.get("content")
+        if isinstance(content, list):
+            raise Unsupported("the built-in chat template takes content that is one text, not a list of parts")
+        calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
+        names = [(call["name"], self._arguments(call.get("arguments", {}))) for call in calls]
+        return message["role"], content or "", message.get("reasoning_content"), names
+
+    def _arguments(self, arguments: Any) -> str:
+        # Qwen3's templates write arguments that are a text as they stand; Qwen2.5's make a JSON string of them.
+        if isinstance(arguments, str) and self._architecture == "qwen3":
+            return arguments
+        return _tojson(arguments)
+
+
 class Chat:
     """The chat format of one model. Immutable; any thread may use it."""
 
-    def __init__(self, tokenizer: _core.Tokenizer, template: Template | None) -> None:
+    def __init__(self, tokenizer: _core.Tokenizer, template: Template | Builtin) -> None:
         self._tokenizer = tokenizer
         self._template = template
         added = {id: tokenizer.token_bytes(id).decode(errors="replace") for id in tokenizer.added_tokens()}
@@ -93,10 +136,10 @@ class Chat:
         self._control_tokens = _TokenFinder([text for id, text in added.items() if text and tokenizer.is_control(id)])
 
     @classmethod
-    def of(cls, tokenizer: _core.Tokenizer, file: str) -> Chat:
-        """By the template of the model's file, or the built-in one when it has none."""
+    def of(cls, tokenizer: _core.Tokenizer, architecture: str, file: str) -> Chat:
+        """By the template of the model's file, or a built-in one when it has none."""
         source = tokenizer.chat_template
-        return cls(tokenizer, Template(source, file) if source else None)
+        return cls(tokenizer, Template(source, file) if source else Builtin("", architecture))
 
     def render(
         self,
@@ -106,9 +149,12 @@ class Chat:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The text of messages, as the model was trained to read it."""
+        """The text of messages, as the model was trained to read it. variables go to the template."""
         _check_messages(messages)
-        return self._render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
+        given = {**variables, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        if isinstance(self._template, Builtin):
+            return "".join(text for text, _ in self._template.parts(messages, **given))
+        return self._template.render(messages, **given)
 
     def encode(
         self,
@@ -121,10 +167,18 @@ class Chat:
         """The ids of messages. Added tokens are those that the template writes; in the messages they are plain text."""
         _check_messages(messages)
         given = {**variables, "tools": tools, "add_generation_prompt": add_generation_prompt}
-        text = self._render(messages, **given)
+        if isinstance(self._template, Builtin):
+            return self._tokenizer.encode_segments(self._template.parts(messages, **given))
+        text = self._template.render(messages, **given)
         strings = [*_strings(messages), *_strings(tools)]
         if not any(self._every_token.find(string) for string in strings):
             return self._tokenizer.encode(text)
+        return self._encode_marked(self._template, messages, given, text, strings)
+
+    def _encode_marked(
+        self, template: Template, messages: Sequence[Message], given: dict[str, Any], text: str, strings: list[str]
+    ) -> list[int]:
+        """The ids of messages in which added tokens were typed; text is what they render to."""
         mark = next((mark for mark in _MARKS if not any(mark in string for string in (text, *strings))), None)
         if mark is None:
             raise InvalidArgument(
@@ -133,16 +187,12 @@ class Chat:
         # A mark breaks each added token that was typed. Where the template looks for such a token in a message, and so
         # would write another text, only control tokens are broken: <think> is then what the template took it for.
         for tokens in (self._every_token, self._control_tokens):
-            given["tools"] = tokens.mark_all(tools, mark)
-            marked = self._render([self._mark_message(message, tokens, mark) for message in messages], **given)
+            marked_tools = tokens.mark_all(given["tools"], mark)
+            marked_messages = [self._mark_message(message, tokens, mark) for message in messages]
+            marked = template.render(marked_messages, **{**given, "tools": marked_tools})
             if marked.replace(mark, "") == text:
                 return self._tokenizer.encode_segments(_segments(marked, mark))
         raise InvalidArgument("the chat template alters the special tokens typed in these messages; take them out")
-
-    def _render(self, messages: Sequence[Message], **variables: Any) -> str:
-        if self._template is None:
-            raise NotImplementedError
-        return self._template.render(messages, **variables)
 
     def _mark_message(self, message: Message, tokens: _TokenFinder, mark: str) -> Message:
         if message.get("role") == "assistant":  # its <think> and <tool_call> are the model's own
@@ -219,8 +269,35 @@ def _check_messages(messages: object) -> None:
             raise InvalidArgument(f"{where}: expected a 'role' such as 'user', found {role!r}")
         if not isinstance(content, (str, list)) and not (content is None and message.get("tool_calls")):
             raise InvalidArgument(f"{where}: expected 'content' to be text, found {content!r}")
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, (list, tuple)) or not all(_is_tool_call(call) for call in calls):
+            raise InvalidArgument(
+                f"{where}: expected 'tool_calls' to be a list of {{'function': {{'name', 'arguments'}}}}"
+            )
         for string in _strings(message):
             check_text(string, where)
+
+
+def _is_tool_call(call: object) -> bool:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
+
+
+def render_chat_builtin(
+    messages: Sequence[Message],
+    *,
+    template: str = "",
+    architecture: str = "qwen2",
+    tools: Sequence[Any] | None = None,
+    add_generation_prompt: bool = True,
+    enable_thinking: bool | None = None,
+) -> str:
+    """The text of messages by the built-in templates, for a file's template or, without one, for an architecture."""
+    _check_messages(messages)
+    parts = Builtin(template, architecture).parts(
+        messages, tools=tools, add_generation_prompt=add_generation_prompt, enable_thinking=enable_thinking
+    )
+    return "".join(text for text, _ in parts)
 
 
 # As transformers has it: no HTML escapes, and the options that templates use.

@@ -96,7 +96,7 @@ class Generation(Iterator[str]):
         close_session: bool = False,
     ) -> None:
         self._session = session
-        self._core = session._open()
+        self._core: _core.Session | None = session._open()
         self._controls = controls
         self._decoder = _core.StreamDecoder(session.model.tokenizer)
         self._matcher = StopMatcher(controls.stop)
@@ -105,6 +105,7 @@ class Generation(Iterator[str]):
         self._started = False
         self._start_stats = self._core.stats()
         self._start_time = time.perf_counter()
+        self._prefill_seconds = 0.0
         self._first_token_seconds = 0.0
         self._prompt_stats: dict[str, Any] = {}
         self._end_stats: dict[str, Any] | None = None
@@ -152,15 +153,14 @@ class Generation(Iterator[str]):
         self.close()
 
     def _step(self) -> str:
+        core = self._running()
         if not self._started:
-            self._prefill()
-        if self._core.size() != self._size:
-            raise InvalidArgument("the session was changed while this generation was running; start another")
+            self._prefill(core)
         limit = self._controls.max_tokens
         if limit is not None and len(self.token_ids) >= limit:
             return self._finish("length")
         try:
-            token = self._core.next(self._controls.sampler)
+            token = core.next(self._controls.sampler)
         except ContextFull:
             return self._finish("length")
         self._size += 1
@@ -174,19 +174,27 @@ class Generation(Iterator[str]):
             self._finish("stop")
         return text
 
-    def _prefill(self) -> None:
+    def _running(self) -> _core.Session:
+        self._session.model._check_process()
+        if self._core is None or self._session._core is None:
+            raise InvalidArgument("the session was closed while this generation was running")
         if self._core.size() != self._size:
-            raise InvalidArgument("the session was changed since this generation was made; make another")
+            raise InvalidArgument("the session was changed while this generation was running; start another")
+        return self._core
+
+    def _prefill(self, core: _core.Session) -> None:
         self._start_time = time.perf_counter()
-        self._core.append(self.prompt_ids, self._controls.progress)
+        core.append(self.prompt_ids, self._controls.progress)
+        self._prefill_seconds = time.perf_counter() - self._start_time
         self._size += len(self.prompt_ids)
         self._started = True
-        self._prompt_stats = self._core.stats()
+        self._prompt_stats = core.stats()
 
     def _finish(self, reason: str) -> str:
         """Ends the generation; returns the text that was held back."""
         self.stop = reason
-        self._end_stats = self._core.stats()
+        if self._core is not None:
+            self._end_stats = self._core.stats()
         rest = ""
         if reason in ("end", "length"):
             rest = self._matcher.push(self._decoder.finish())
@@ -201,9 +209,9 @@ class Generation(Iterator[str]):
     def stats(self) -> dict[str, Any]:
         """Counts, seconds and rates of this generation so far."""
         info = self._session.model.info
-        now = self._end_stats or self._core.stats()
+        now = self._end_stats or (self._core.stats() if self._core else self._start_stats)
         middle = self._prompt_stats or now
-        prefill_seconds = middle["prefill_seconds"] - self._start_stats["prefill_seconds"]
+        prefill_seconds = self._prefill_seconds
         decode_seconds = now["decode_seconds"] - middle["decode_seconds"]
         decoded = now["decode_tokens"] - middle["decode_tokens"]
         decode_rate = decoded / decode_seconds if decode_seconds > 0 else 0.0

@@ -43,6 +43,7 @@ class Model:
             progress=progress,
         )
         self.name = os.fspath(name_or_path)
+        self._process = os.getpid()
         self.info = self._core.info
         self.tokenizer = self._core.tokenizer
         self._chat: Chat | None = None
@@ -55,13 +56,14 @@ class Model:
     @property
     def stats(self) -> dict[str, Any]:
         """Sums over all sessions of this model."""
+        self._check_process()
         return _with_rates(self._core.stats())
 
     @property
     def chat_format(self) -> Chat:
         """Turns messages into text and ids, by the file's chat template or the built-in one."""
         if self._chat is None:
-            self._chat = Chat.of(self.tokenizer, self.info.path)
+            self._chat = Chat.of(self.tokenizer, self.info.architecture, self.info.path)
         return self._chat
 
     def session(
@@ -79,6 +81,7 @@ class Model:
             raise Unsupported(
                 "sessions with a name, which outlive the process, are not in this version: leave the name out"
             )
+        self._check_process()
         core = self._core.session(options.session_options(kv=kv, layout=layout, ctx=ctx, cache=cache, chunk=chunk))
         return Session(self, core)
 
@@ -115,6 +118,7 @@ class Model:
         """Teacher-forced logits of every position: (n, vocabulary) float32."""
         tokens = self.encode(ids, "ids")
         session = options.session_options(kv=kv, layout=layout, chunk=chunk)
+        self._check_process()
         return self._core.logits(tokens, session, progress)
 
     def encode(self, text: Text, what: str = "text", *, special: bool = True) -> list[int]:
@@ -125,6 +129,11 @@ class Model:
         if not ids:
             raise InvalidArgument(f"{what}: expected at least one token, found none")
         return ids
+
+    def _check_process(self) -> None:
+        # The core refuses as well where it can say so; here before it waits for a lock that nobody is left to open.
+        if os.getpid() != self._process:
+            raise InvalidArgument("this model was loaded before a fork: it can't be used in the child; load it again")
 
     def __repr__(self) -> str:
         return f"<kvart.Model {self.name!r}: {self.info.architecture}, {self.info.n_layers} layers>"
@@ -143,6 +152,13 @@ class Session:
         special: added tokens such as <|im_end|> in a text are parsed; False takes them as plain text.
         """
         self._open().append(self.model.encode(text, special=special), progress)
+
+    def append_logits(
+        self, text: Text, *, special: bool = True, progress: Progress | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Adds a text or ids like append, and returns the logits of each of its tokens: (n, vocabulary) float32."""
+        ids = self.model.encode(text, special=special)
+        return self._open().append_logits(ids, self.model.info.n_vocab, progress)
 
     def generate(
         self,
@@ -228,10 +244,11 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._core is None else f"{len(self)} of {self.ctx} tokens"
+        state = "closed" if self._core is None else f"context of {self._core.ctx()}"
         return f"<kvart.Session of {self.model.name!r}: {state}>"
 
     def _open(self) -> _core.Session:
+        self.model._check_process()
         core = self._core
         if core is None:
             raise InvalidArgument("the session is closed")

@@ -47,7 +47,7 @@ class _SourceFailed(Exception):
 
 
 def pull(name: str, *, verify: bool = False, report: Report | None = None) -> Path:
-    """The path of the model's file, fetched if it is not there. verify: hash one that is, and fetch it again if wrong."""
+    """The path of the model's file, fetched if it is not there. verify: hash one that is; if wrong, fetch it again."""
     entry = find(name)
     note = report or (lambda done, total, what: None)
     try:

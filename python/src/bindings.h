@@ -22,6 +22,7 @@ namespace py = pybind11;
 void BindStatus(py::module_& module);
 void BindGguf(py::module_& module);
 void BindTokenizer(py::module_& module);
+void BindChat(py::module_& module);
 void BindSampler(py::module_& module);
 void BindModel(py::module_& module);
 void BindSession(py::module_& module);

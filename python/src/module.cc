@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, module) {
   kvart::python::BindStatus(module);
   kvart::python::BindGguf(module);
   kvart::python::BindTokenizer(module);
+  kvart::python::BindChat(module);
   kvart::python::BindSampler(module);
   kvart::python::BindModel(module);
   kvart::python::BindSession(module);

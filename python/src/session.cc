@@ -15,6 +15,17 @@ void Append(Session& session, const std::vector<int32_t>& ids, py::object callba
   Check(status);
 }
 
+py::array_t<float> AppendLogits(Session& session, const std::vector<int32_t>& ids, py::ssize_t n_vocab,
+                                py::object callback) {
+  py::array_t<float> out({static_cast<py::ssize_t>(ids.size()), n_vocab});
+  PyProgress progress(std::move(callback));
+  const Status status =
+      Unlocked([&, data = out.mutable_data()] { return session.AppendLogits(ids, data, progress.Get()); });
+  progress.Rethrow();
+  Check(status);
+  return out;
+}
+
 // (n_kv_heads, n, head_dim), owning the vector's memory.
 py::array_t<float> ToArray(std::vector<float> values, py::ssize_t n_kv_heads, py::ssize_t n, py::ssize_t head_dim) {
   auto* owned = new std::vector<float>(std::move(values));
@@ -35,6 +46,7 @@ void BindSession(py::module_& module) {
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "A text and its K/V. Calls from several threads wait for each other.")
       .def("append", &Append, py::arg("ids"), py::arg("progress") = py::none())
+      .def("append_logits", &AppendLogits, py::arg("ids"), py::arg("n_vocab"), py::arg("progress") = py::none())
       .def(
           "next",
           [](Session& session, Sampler& sampler) { return Take(Unlocked([&] { return session.Next(sampler); })); },

@@ -12,9 +12,29 @@ void matmul_q4_k_i8_neon(const MatmulArgs& args);
 void matmul_q6_k_i8_neon(const MatmulArgs& args);
 void matmul_f16_f32_neon(const MatmulArgs& args);
 
-// Rows as in the file (Packing::kRows), for every format.
-extern const MatmulKernel kMatmulRows[];
-extern const size_t kMatmulRowsCount;
+// Rows as in the file (Packing::kRows).
+void matmul_q4_0_i8_neon(const MatmulArgs& args);
+void matmul_q4_1_i8_neon(const MatmulArgs& args);
+void matmul_q5_1_i8_neon(const MatmulArgs& args);
+void matmul_q2_k_i8_neon(const MatmulArgs& args);
+void matmul_q3_k_i8_neon(const MatmulArgs& args);
+void matmul_q5_k_i8_neon(const MatmulArgs& args);
+void matmul_iq4_nl_i8_neon(const MatmulArgs& args);
+void matmul_iq4_xs_i8_neon(const MatmulArgs& args);
+void matmul_f32_f32_neon(const MatmulArgs& args);
+void matmul_bf16_f32_neon(const MatmulArgs& args);
+void matmul_q4_0_f32_neon(const MatmulArgs& args);
+void matmul_q4_1_f32_neon(const MatmulArgs& args);
+void matmul_q5_0_f32_neon(const MatmulArgs& args);
+void matmul_q5_1_f32_neon(const MatmulArgs& args);
+void matmul_q8_0_f32_neon(const MatmulArgs& args);
+void matmul_q2_k_f32_neon(const MatmulArgs& args);
+void matmul_q3_k_f32_neon(const MatmulArgs& args);
+void matmul_q4_k_f32_neon(const MatmulArgs& args);
+void matmul_q5_k_f32_neon(const MatmulArgs& args);
+void matmul_q6_k_f32_neon(const MatmulArgs& args);
+void matmul_iq4_nl_f32_neon(const MatmulArgs& args);
+void matmul_iq4_xs_f32_neon(const MatmulArgs& args);
 
 extern const AttendPageKernel kAttendPage[];
 extern const size_t kAttendPageCount;

@@ -78,24 +78,27 @@ void MatmulF32(const MatmulArgs& a) {
 
 }  // namespace
 
-#define KVART_I8_ROW(name, type) \
-  { "matmul_" name "_i8_rows_neon", type, Activations::kInt8, Packing::kRows, MatmulI8<type> }
-#define KVART_F32_ROW(name, type) \
-  { "matmul_" name "_f32_rows_neon", type, Activations::kFloat, Packing::kRows, MatmulF32<type> }
-
-const MatmulKernel kMatmulRows[] = {
-    KVART_F32_ROW("f32", DType::kF32),       KVART_F32_ROW("bf16", DType::kBF16),
-    KVART_I8_ROW("q4_0", DType::kQ4_0),      KVART_I8_ROW("q4_1", DType::kQ4_1),
-    KVART_I8_ROW("q5_1", DType::kQ5_1),      KVART_I8_ROW("q2_k", DType::kQ2_K),
-    KVART_I8_ROW("q3_k", DType::kQ3_K),      KVART_I8_ROW("q5_k", DType::kQ5_K),
-    KVART_I8_ROW("iq4_nl", DType::kIQ4_NL),  KVART_I8_ROW("iq4_xs", DType::kIQ4_XS),
-    KVART_F32_ROW("q4_0", DType::kQ4_0),     KVART_F32_ROW("q4_1", DType::kQ4_1),
-    KVART_F32_ROW("q5_0", DType::kQ5_0),     KVART_F32_ROW("q5_1", DType::kQ5_1),
-    KVART_F32_ROW("q8_0", DType::kQ8_0),     KVART_F32_ROW("q2_k", DType::kQ2_K),
-    KVART_F32_ROW("q3_k", DType::kQ3_K),     KVART_F32_ROW("q4_k", DType::kQ4_K),
-    KVART_F32_ROW("q5_k", DType::kQ5_K),     KVART_F32_ROW("q6_k", DType::kQ6_K),
-    KVART_F32_ROW("iq4_nl", DType::kIQ4_NL), KVART_F32_ROW("iq4_xs", DType::kIQ4_XS),
-};
-const size_t kMatmulRowsCount = sizeof kMatmulRows / sizeof kMatmulRows[0];
+void matmul_q4_0_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ4_0>(args); }
+void matmul_q4_1_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ4_1>(args); }
+void matmul_q5_1_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ5_1>(args); }
+void matmul_q2_k_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ2_K>(args); }
+void matmul_q3_k_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ3_K>(args); }
+void matmul_q5_k_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ5_K>(args); }
+void matmul_iq4_nl_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kIQ4_NL>(args); }
+void matmul_iq4_xs_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kIQ4_XS>(args); }
+void matmul_f32_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kF32>(args); }
+void matmul_bf16_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kBF16>(args); }
+void matmul_q4_0_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ4_0>(args); }
+void matmul_q4_1_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ4_1>(args); }
+void matmul_q5_0_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ5_0>(args); }
+void matmul_q5_1_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ5_1>(args); }
+void matmul_q8_0_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ8_0>(args); }
+void matmul_q2_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ2_K>(args); }
+void matmul_q3_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ3_K>(args); }
+void matmul_q4_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ4_K>(args); }
+void matmul_q5_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ5_K>(args); }
+void matmul_q6_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ6_K>(args); }
+void matmul_iq4_nl_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kIQ4_NL>(args); }
+void matmul_iq4_xs_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kIQ4_XS>(args); }
 
 }  // namespace kvart::neon

@@ -136,7 +136,8 @@ def _compare(
     cached = _generate(model, text, session_options, controls, quiet=True)
 
     def seconds(generation: Generation) -> float:
-        return float(generation.stats["decode_seconds"]) / max(1, len(generation.token_ids))
+        rate = float(generation.stats["decode_tok_s"])
+        return 1 / rate if rate else 0.0
 
     return {
         "uncached_seconds_per_token": seconds(uncached),

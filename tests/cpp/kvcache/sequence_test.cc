@@ -1,0 +1,212 @@
+// Both layouts against a plain list: append, rewind, fork in random order; sharing and copying of pages; shapes.
+#include "kvcache/sequence.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+
+namespace kvart {
+namespace {
+
+KvGeometry Small(DType k = DType::kF32, DType v = DType::kF32) {
+  KvGeometry g;
+  g.n_layers = 2;
+  g.n_kv_heads = 2;
+  g.head_dim = 8;
+  g.page_tokens = 16;
+  g.k_type = k;
+  g.v_type = v;
+  return g;
+}
+
+// A value that tells everything about where it belongs.
+float Mark(int32_t token, int layer, int head, int c, bool key) {
+  return static_cast<float>(token) + 1000.0f * static_cast<float>(((layer * 2 + head) * 8 + c) * 2 + (key ? 1 : 0));
+}
+
+struct Cache {
+  std::unique_ptr<KvSequence> kv;
+  std::vector<int32_t> plain;  // the model: what should be there
+
+  void Append(int n, std::mt19937& rng) {
+    ASSERT_TRUE(kv->Reserve(n).ok());
+    const KvGeometry& g = kv->geometry();
+    for (int i = 0; i < n; ++i) plain.push_back(static_cast<int32_t>(rng() % 1000));
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      const KvView view = kv->View(layer, static_cast<int64_t>(plain.size()));
+      for (int64_t t = kv->size(); t < static_cast<int64_t>(plain.size()); ++t) {
+        for (int head = 0; head < g.n_kv_heads; ++head) {
+          for (int c = 0; c < g.head_dim; ++c) {
+            At(view, head, t, c, true) = Mark(plain[static_cast<size_t>(t)], layer, head, c, true);
+            At(view, head, t, c, false) = Mark(plain[static_cast<size_t>(t)], layer, head, c, false);
+          }
+        }
+      }
+    }
+    kv->Commit(n);
+  }
+
+  static float& At(const KvView& view, int head, int64_t t, int c, bool key) {
+    const KvGeometry& g = view.geometry;
+    const KvView::Page& page = view.pages[static_cast<size_t>(t / g.page_tokens)];
+    const Address base = (key ? page.k : page.v) + static_cast<Address>(head * view.head_stride);
+    const int64_t slot = t % g.page_tokens;
+    return HostPointer<float>(base)[key ? KeyIndex(slot, c, g.head_dim) : ValueIndex(slot, c, g.head_dim)];
+  }
+
+  void Check() const {
+    const KvGeometry& g = kv->geometry();
+    ASSERT_EQ(kv->size(), static_cast<int64_t>(plain.size()));
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      const KvView view = kv->View(layer, kv->size());
+      for (int64_t t = 0; t < kv->size(); ++t) {
+        for (int head = 0; head < g.n_kv_heads; ++head) {
+          for (int c = 0; c < g.head_dim; ++c) {
+            ASSERT_EQ(At(view, head, t, c, true), Mark(plain[static_cast<size_t>(t)], layer, head, c, true));
+            ASSERT_EQ(At(view, head, t, c, false), Mark(plain[static_cast<size_t>(t)], layer, head, c, false));
+          }
+        }
+      }
+    }
+  }
+};
+
+class Layouts : public testing::TestWithParam<bool> {
+ protected:
+  Cache New() {
+    Cache cache;
+    if (GetParam()) {
+      pool_ = PagePool::New(Small(), HostMemory()).value();
+      cache.kv = NewPagedSequence(pool_).value();
+    } else {
+      cache.kv = NewContiguousSequence(Small(), HostMemory()).value();
+    }
+    return cache;
+  }
+  std::shared_ptr<PagePool> pool_;
+};
+INSTANTIATE_TEST_SUITE_P(Both, Layouts, testing::Bool(), [](const auto& p) { return p.param ? "Paged" : "Contiguous"; });
+
+TEST_P(Layouts, BehaveLikeAPlainList) {
+  std::mt19937 rng(7);
+  std::vector<Cache> caches;
+  caches.push_back(New());
+  for (int step = 0; step < 1500; ++step) {
+    Cache& cache = caches[rng() % caches.size()];
+    switch (rng() % 4) {
+      case 0: case 1:
+        cache.Append(1 + static_cast<int>(rng() % 40), rng);
+        break;
+      case 2: {
+        const size_t keep = rng() % (cache.plain.size() + 1);
+        ASSERT_TRUE(cache.kv->Rewind(static_cast<int64_t>(keep)).ok());
+        cache.plain.resize(keep);
+        break;
+      }
+      default: {
+        Cache fork{cache.kv->Fork().value(), cache.plain};
+        if (caches.size() < 6) caches.push_back(std::move(fork));
+        else caches[rng() % caches.size()] = std::move(fork);
+      }
+    }
+    if (step % 10 == 0) {
+      for (const Cache& c : caches) c.Check();
+    }
+  }
+}
+
+TEST_P(Layouts, AReservationThatIsNotCommittedLeavesNothing) {
+  std::mt19937 rng(1);
+  Cache cache = New();
+  cache.Append(20, rng);
+  ASSERT_TRUE(cache.kv->Reserve(100).ok());
+  cache.Check();
+  cache.Append(3, rng);
+  cache.Check();
+}
+
+TEST_P(Layouts, RewindBeyondTheEndIsRefused) {
+  std::mt19937 rng(1);
+  Cache cache = New();
+  cache.Append(5, rng);
+  EXPECT_EQ(cache.kv->Rewind(6).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache.kv->Rewind(-1).code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(cache.kv->Rewind(6).message().find("0 … 5"), std::string::npos);
+  cache.Check();
+}
+
+TEST(Paged, ForksShareFullPagesAndCopyOnlyTheOneWrittenTo) {
+  std::mt19937 rng(3);
+  auto pool = PagePool::New(Small(), HostMemory()).value();
+  Cache a{NewPagedSequence(pool).value(), {}};
+  a.Append(16 * 3 + 5, rng);
+  EXPECT_EQ(pool->pages_in_use(), 4u);
+  Cache b{a.kv->Fork().value(), a.plain};
+  EXPECT_EQ(pool->pages_in_use(), 4u);
+  b.Append(1, rng);
+  EXPECT_EQ(pool->pages_in_use(), 5u);  // the part-full one
+  a.Append(1, rng);
+  EXPECT_EQ(pool->pages_in_use(), 5u);  // now a's alone
+  a.Check();
+  b.Check();
+  a.kv.reset();
+  EXPECT_EQ(pool->pages_in_use(), 4u);
+  b.Check();
+}
+
+TEST(Paged, PagesAreReused) {
+  std::mt19937 rng(3);
+  auto pool = PagePool::New(Small(), HostMemory()).value();
+  for (int i = 0; i < 50; ++i) {
+    Cache a{NewPagedSequence(pool).value(), {}};
+    a.Append(40, rng);
+  }
+  EXPECT_EQ(pool->pages_in_use(), 0u);
+  EXPECT_EQ(pool->allocations(), 150u);
+  EXPECT_EQ(pool->reuses(), 147u);
+}
+
+class FailingMemory final : public Memory {
+ public:
+  int left = 0;
+  Result<Address> Allocate(size_t bytes) override {
+    if (left-- <= 0) return Errorf(StatusCode::kOutOfMemory, "refused %zu bytes", bytes);
+    return HostMemory().Allocate(bytes);
+  }
+  void Free(Address address, size_t bytes) override { HostMemory().Free(address, bytes); }
+  Status Write(Address to, const void* from, size_t bytes) override { return HostMemory().Write(to, from, bytes); }
+  Status Read(void* to, Address from, size_t bytes) const override { return HostMemory().Read(to, from, bytes); }
+  Status Copy(Address to, Address from, size_t bytes) override { return HostMemory().Copy(to, from, bytes); }
+};
+
+TEST(Memory, AFailedReservationChangesNothing) {
+  std::mt19937 rng(3);
+  FailingMemory memory;
+  memory.left = 3;
+  Cache cache{NewPagedSequence(PagePool::New(Small(), memory).value()).value(), {}};
+  cache.Append(20, rng);
+  const Status status = cache.kv->Reserve(100);
+  EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
+  cache.Check();
+  memory.left = 100;
+  cache.Append(100, rng);
+  cache.Check();
+}
+
+TEST(Geometry, IsCheckedAndNamed) {
+  KvGeometry g = Small();
+  g.head_dim = 12;
+  EXPECT_NE(PagePool::New(g, HostMemory()).status().message().find("head_dim is 12"), std::string::npos);
+  g = Small();
+  g.page_tokens = 20;
+  EXPECT_FALSE(PagePool::New(g, HostMemory()).ok());
+  g = Small(DType::kQ8_0);
+  EXPECT_NE(PagePool::New(g, HostMemory()).status().message().find("q8_0"), std::string::npos);
+  EXPECT_EQ(Small().ToString(), "2 layers, 2 KV heads of 8, pages of 16 tokens, k=f32, v=f32");
+  EXPECT_EQ(Small(DType::kF16, DType::kF32).TokenBytes(), 2u * 2 * 8 * (2 + 4));
+}
+
+}  // namespace
+}  // namespace kvart
