@@ -171,8 +171,14 @@ def run(model: torch.nn.Module, ids: Sequence[int]) -> NDArray[np.float32]:
 
 def truth_logits(path: Path, windows: dict[str, list[int]], cache: Path | None) -> NDArray[np.float32]:
     """Logits of all texts, one after the other; taken from `cache` if that file exists, else written there."""
+    n = sum(len(ids) for ids in windows.values())
     if cache is not None and cache.exists():
-        return np.asarray(np.load(cache, mmap_mode="r"))
+        kept = np.load(cache, mmap_mode="r")
+        if len(kept) != n:
+            raise ValueError(
+                f"{cache} holds {len(kept)} positions, but the texts have {n}: it is of other texts or models"
+            )
+        return np.asarray(kept)
     model = load_model(path)
     logits = np.concatenate([run(model, ids) for ids in windows.values()])
     if cache is not None:
@@ -205,6 +211,18 @@ def write_tiny(folder: Path, n_ids: int = 48) -> None:
         print(json.dumps({"file": f"{name}.npz", "logits_std": spread, "max_difference_from_float64": noise}))
 
 
+def work_on_texts(model: Path, cache: Path | None, write: Path | None, compare: Path | None) -> None:
+    windows = text_ids(load_tokenizer(model))
+    truth = truth_logits(model, windows, cache)
+    if write is not None:
+        write_reference(write, windows, truth)
+    if compare is not None:
+        ours = np.load(compare, mmap_mode="r")
+        kl = reference.full_kl(truth, ours)
+        figures = reference.summarize(kl, ours.argmax(axis=-1) == truth.argmax(axis=-1))
+        print(json.dumps({"model": model.name, "compared": compare.name, **figures}))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -226,16 +244,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     if options.tiny:
         write_tiny(options.tiny)
-    if options.model is not None:
-        windows = text_ids(load_tokenizer(options.model))
-        truth = truth_logits(options.model, windows, options.truth)
-        if options.write:
-            write_reference(options.write, windows, truth)
-        if options.compare:
-            ours = np.load(options.compare, mmap_mode="r")
-            same = ours.argmax(axis=-1) == truth.argmax(axis=-1)
-            figures = reference.summarize(reference.full_kl(truth, ours), same)
-            print(json.dumps({"model": options.model.name, "compared": options.compare.name, **figures}))
+    try:
+        if options.model is not None:
+            work_on_texts(options.model, options.truth, options.write, options.compare)
+    except (OSError, ValueError) as error:
+        print(f"make_reference: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+
 from kvart import cli
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -204,6 +204,19 @@ TEST_P(AttentionTest, WideScores) {  // one token outweighs all others, whose po
   ExpectAsScalar(Page(random, {64, 32, 2, 4}, DType::kF32, DType::kF32, {32, 29}, 0.0f));
 }
 
+// Keys that overflow: minus infinity is a score like any other, NaN is never the greatest one.
+TEST_P(AttentionTest, BrokenKeys) {
+  Random random(10);
+  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const int t : {0, 5, 8, 19, 20}) {
+      Page page(random, {32, 32, 2, 3}, DType::kF16, DType::kF16, {21, 20});
+      for (int c = 0; c < 32; ++c) page.k.Set((t / 8 * 32 + c) * 8 + t % 8, c == 3 ? bad : 0.0f);
+      SCOPED_TRACE(::testing::Message() << bad << " at token " << t);
+      ExpectAsScalar(page);
+    }
+  }
+}
+
 TEST_P(AttentionTest, MergeAsScalar) {
   Random random(8);
   for (const int head_dim : {8, 64, 80, 128}) {

@@ -13,7 +13,10 @@ namespace {
 
 std::string Names() {
   std::string names;
-  for (const KernelTable* table : UsableKernels()) names += (names.empty() ? "" : ", ") + std::string(table->name);
+  for (const KernelTable* table : UsableKernels()) {
+    if (!names.empty()) names += ", ";
+    names += table->name;
+  }
   return names;
 }
 

@@ -124,8 +124,8 @@ TEST_P(MatmulTest, LargestCodes) {
   Random random(6);
   for (const Mode& mode : AllModes()) {
     for (const int fill : {0x00, 0x7f, 0x80, 0x81, 0xff, 0x0f, 0xf0}) {
-      Product product(random, mode.type, mode.activations, 9, 768, 5, fill);
-      std::vector<float> x(5 * 768);
+      Product product(random, mode.type, mode.activations, 9, 256, 5, fill);
+      std::vector<float> x(5 * 256);
       for (const int pattern : {0, 1, 2, 3}) {
         for (size_t i = 0; i < x.size(); ++i) {
           const bool negative = pattern == 1 || (pattern == 2 && i % 2 == 1) || (pattern == 3 && random() % 2 == 1);
