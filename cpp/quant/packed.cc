@@ -7,28 +7,6 @@ namespace {
 
 constexpr int kRows = 8;
 
-// The raw (not centred) codes of one group of 32 columns of one row, and where they go in vector form.
-struct Codes {
-  uint8_t q[kGroup];
-};
-
-Codes RawCodes(DType type, const uint8_t* row, int64_t group, int zero) {
-  int8_t codes[kGroup];
-  float scales[2], mins[2];
-  UnpackCodes(type, row, group, 1, codes, scales, mins);
-  Codes raw;
-  for (int i = 0; i < kGroup; ++i) raw.q[i] = static_cast<uint8_t>(codes[i] + zero);
-  return raw;
-}
-
-// Puts the low four bits of row r's codes into qs: [4][32].
-void PutNibbles(const Codes& codes, int r, uint8_t* qs) {
-  for (int c = 0; c < kGroup; ++c) {
-    const int j = c / 4, byte = r * 4 + c % 4;
-    qs[(j % 4) * 32 + byte] |= static_cast<uint8_t>((codes.q[c] & 15) << (j < 4 ? 0 : 4));
-  }
-}
-
 template <class Block>
 Block ReadBlock(const uint8_t* row, int64_t index) {
   Block block;
@@ -36,15 +14,28 @@ Block ReadBlock(const uint8_t* row, int64_t index) {
   return block;
 }
 
+// Four neighbouring columns of a row are four neighbouring bytes of a vector: byte r * 4 of vector j.
+void Put4(uint8_t* vectors, int j, int r, const uint8_t* from) { std::memcpy(vectors + j * 32 + r * 4, from, 4); }
+
+// Bits k, k + 4, k + 8 … of a word, side by side: a column's vectors for byte k.
+uint8_t EveryFourthBit(uint32_t word, int k) {
+  uint32_t x = word >> k & 0x11111111u;
+  x = (x | x >> 3) & 0x03030303u;
+  x = (x | x >> 6) & 0x000f000fu;
+  return static_cast<uint8_t>((x | x >> 12) & 0xffu);
+}
+
 void PackQ5_0(const uint8_t* const* rows, int64_t cols, uint8_t* dst) {
   for (int64_t b = 0; b < cols / 32; ++b) {
     BlockQ5_0X8 out{};
     for (int r = 0; r < kRows; ++r) {
       if (rows[r] == nullptr) continue;
-      out.d[r] = ReadBlock<BlockQ5_0>(rows[r], b).d;
-      const Codes codes = RawCodes(DType::kQ5_0, rows[r], b, 16);
-      PutNibbles(codes, r, out.qs);
-      for (int c = 0; c < kGroup; ++c) out.qh[r * 4 + c % 4] |= static_cast<uint8_t>((codes.q[c] >> 4) << (c / 4));
+      const auto in = ReadBlock<BlockQ5_0>(rows[r], b);
+      out.d[r] = in.d;
+      for (int j = 0; j < 4; ++j) Put4(out.qs, j, r, in.qs + 4 * j);  // columns i and i + 16 share a byte here as there
+      uint32_t high;
+      std::memcpy(&high, in.qh, sizeof high);
+      for (int k = 0; k < 4; ++k) out.qh[r * 4 + k] = EveryFourthBit(high, k);
     }
     std::memcpy(dst + b * static_cast<int64_t>(sizeof out), &out, sizeof out);
   }
@@ -55,12 +46,23 @@ void PackQ8_0(const uint8_t* const* rows, int64_t cols, uint8_t* dst) {
     BlockQ8_0X8 out{};
     for (int r = 0; r < kRows; ++r) {
       if (rows[r] == nullptr) continue;
-      out.d[r] = ReadBlock<BlockQ8_0>(rows[r], b).d;
-      const Codes codes = RawCodes(DType::kQ8_0, rows[r], b, 0);
-      for (int j = 0; j < 8; ++j) std::memcpy(out.qs + j * 32 + r * 4, codes.q + j * 4, 4);
+      const auto in = ReadBlock<BlockQ8_0>(rows[r], b);
+      out.d[r] = in.d;
+      uint8_t codes[32];
+      for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(in.qs[i] == -128 ? -127 : in.qs[i]);  // see UnpackCodes
+      for (int j = 0; j < 8; ++j) Put4(reinterpret_cast<uint8_t*>(out.qs), j, r, codes + 4 * j);
     }
     std::memcpy(dst + b * static_cast<int64_t>(sizeof out), &out, sizeof out);
   }
+}
+
+// 32 nibbles of one row, in the low or the high halves of 32 bytes, into [4][32].
+void PutNibbles(const uint8_t* from, int shift, int r, uint8_t* qs) {
+  uint8_t pairs[16];
+  for (int i = 0; i < 16; ++i) {
+    pairs[i] = static_cast<uint8_t>((from[i] >> shift & 15) | (from[i + 16] >> shift & 15) << 4);
+  }
+  for (int j = 0; j < 4; ++j) Put4(qs, j, r, pairs + 4 * j);
 }
 
 void PackQ4_K(const uint8_t* const* rows, int64_t cols, uint8_t* dst) {
@@ -75,7 +77,7 @@ void PackQ4_K(const uint8_t* const* rows, int64_t cols, uint8_t* dst) {
         const ScaleMin s = ScaleMinK4(in.scales, g);
         out.scales[g][r] = s.scale;
         out.mins[g][r] = s.min;
-        PutNibbles(RawCodes(DType::kQ4_K, rows[r], b * 8 + g, 0), r, out.qs[g]);
+        PutNibbles(in.qs + 32 * (g / 2), 4 * (g % 2), r, out.qs[g]);
       }
     }
     std::memcpy(dst + b * static_cast<int64_t>(sizeof out), &out, sizeof out);
@@ -91,11 +93,14 @@ void PackQ6_K(const uint8_t* const* rows, int64_t cols, uint8_t* dst) {
       out.d[r] = in.d;
       for (int s = 0; s < 16; ++s) out.scales[s][r] = in.scales[s];
       for (int g = 0; g < 8; ++g) {
-        const Codes codes = RawCodes(DType::kQ6_K, rows[r], b * 8 + g, 32);
-        PutNibbles(codes, r, out.ql[g]);
-        for (int c = 0; c < kGroup; ++c) {
-          const int j = c / 4;
-          out.qh[g][(j / 4) * 32 + r * 4 + c % 4] |= static_cast<uint8_t>((codes.q[c] >> 4) << (2 * (j % 4)));
+        PutNibbles(in.ql + 64 * (g / 4) + 32 * (g % 2), 4 * (g % 4 / 2), r, out.ql[g]);
+        const uint8_t* high = in.qh + 32 * (g / 4);  // bits 2 * (g % 4)
+        for (int half = 0; half < 2; ++half) {
+          for (int k = 0; k < 4; ++k) {
+            uint8_t bits = 0;
+            for (int j = 0; j < 4; ++j) bits |= static_cast<uint8_t>((high[16 * half + 4 * j + k] >> 2 * (g % 4) & 3) << 2 * j);
+            out.qh[g][half * 32 + r * 4 + k] = bits;
+          }
         }
       }
     }

@@ -27,6 +27,11 @@ def run_script(script: str, *args: object, timeout: float = 60) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
+def never_end(model: kvart.Model) -> dict[int, float]:
+    """A logit_bias that keeps a random model from ending its turn."""
+    return dict.fromkeys(model.tokenizer.end_ids, -1e9)
+
+
 # --- what is given ---
 
 
@@ -194,7 +199,7 @@ def test_a_full_context_ends_with_length(tiny: kvart.Model) -> None:
     session = tiny.session(ctx=16)
     assert session.ctx == 16
     session.append(list(range(10)))
-    generation = session.generate(max_tokens=100, logit_bias={id: -1e9 for id in tiny.tokenizer.end_ids})
+    generation = session.generate(max_tokens=100, logit_bias=never_end(tiny))
     generation.read()
     assert (generation.stop, len(generation.token_ids), len(session)) == ("length", 6, 16)
     again = session.generate()
@@ -204,7 +209,7 @@ def test_a_full_context_ends_with_length(tiny: kvart.Model) -> None:
     with pytest.raises(kvart.ContextFull):
         session.append([1])
     session.rewind(3)  # still of use
-    assert session.generate(max_tokens=2, logit_bias={tiny.tokenizer.end_ids[0]: -1e9}).read() is not None
+    assert session.generate(max_tokens=2, logit_bias=never_end(tiny)).read() is not None
     with pytest.raises(kvart.ContextFull, match="20 tokens does not fit in a context of 16"):
         tiny.session(ctx=16).generate(list(range(20)))
     assert tiny.session().ctx == 512
@@ -217,7 +222,7 @@ def test_max_tokens_zero_generates_nothing(tiny: kvart.Model) -> None:
 
 def test_a_dropped_generator_stops_at_once(tiny: kvart.Model) -> None:
     session = tiny.session()
-    generation = session.generate(PROMPT, max_tokens=100, logit_bias={id: -1e9 for id in tiny.tokenizer.end_ids})
+    generation = session.generate(PROMPT, max_tokens=100, logit_bias=never_end(tiny))
     next(generation)
     computed = tiny.stats["computed_positions"]
     length = len(session)
@@ -235,7 +240,7 @@ def test_a_dropped_generator_stops_at_once(tiny: kvart.Model) -> None:
 
 def test_a_session_changed_underneath_is_noticed(tiny: kvart.Model) -> None:
     session = tiny.session()
-    generation = session.generate(PROMPT, logit_bias={id: -1e9 for id in tiny.tokenizer.end_ids})
+    generation = session.generate(PROMPT, logit_bias=never_end(tiny))
     next(generation)
     session.append("x")
     with pytest.raises(kvart.InvalidArgument, match="was changed"):

@@ -27,9 +27,11 @@ template <int R, class K>
 void Scores(const K* keys, int head_dim, int tokens, Rows<R>& rows) {
   for (int t = 0; t < tokens; t += 8, keys += 8 * head_dim) {
     F8 s[R];
+    KVART_UNROLL
     for (int r = 0; r < R; ++r) s[r] = Zero8();
     for (int c = 0; c < head_dim; c += 4) {
       float32x4_t q[R];
+      KVART_UNROLL
       for (int r = 0; r < R; ++r) q[r] = vld1q_f32(rows.q[r] + c);
 #define KVART_CHANNEL(lane)                                  \
   {                                                          \
@@ -45,6 +47,7 @@ void Scores(const K* keys, int head_dim, int tokens, Rows<R>& rows) {
       KVART_CHANNEL(3)
 #undef KVART_CHANNEL
     }
+    KVART_UNROLL
     for (int r = 0; r < R; ++r) Store8(rows.p[r] + t, s[r]);
   }
 }
@@ -83,14 +86,17 @@ void Values(const V* values, int head_dim, Rows<R>& rows) {
   const int common = *std::min_element(rows.visible, rows.visible + R);
   for (int d = 0; d < head_dim; d += 8) {
     F8 o[R];
+    KVART_UNROLL
     for (int r = 0; r < R; ++r) o[r] = Zero8();
     for (int t = 0; t < common; ++t) {
       const F8 v = Load8(values + t * head_dim + d);
+      KVART_UNROLL
       for (int r = 0; r < R; ++r) {
         o[r].lo = vfmaq_n_f32(o[r].lo, v.lo, rows.p[r][t]);
         o[r].hi = vfmaq_n_f32(o[r].hi, v.hi, rows.p[r][t]);
       }
     }
+    KVART_UNROLL
     for (int r = 0; r < R; ++r) {
       for (int t = common; t < rows.visible[r]; ++t) {
         const F8 v = Load8(values + t * head_dim + d);
@@ -105,6 +111,7 @@ void Values(const V* values, int head_dim, Rows<R>& rows) {
 template <int R, class K, class V>
 void AttendRows(const AttendPageArgs& a, int64_t first) {
   Rows<R> rows;
+  KVART_UNROLL
   for (int r = 0; r < R; ++r) {
     const int64_t row = first + r;
     rows.q[r] = a.q + row / a.group * a.q_stride + row % a.group * a.head_dim;
@@ -113,6 +120,7 @@ void AttendRows(const AttendPageArgs& a, int64_t first) {
   }
   const int most = *std::max_element(rows.visible, rows.visible + R);
   Scores<R>(static_cast<const K*>(a.k), a.head_dim, most, rows);
+  KVART_UNROLL
   for (int r = 0; r < R; ++r) Powers(rows.p[r], rows.visible[r], a.m + first + r, a.l + first + r);
   Values<R>(static_cast<const V*>(a.v), a.head_dim, rows);
 }

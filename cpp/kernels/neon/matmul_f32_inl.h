@@ -13,16 +13,21 @@ template <int G, int T, class W>
 void TokensF32(const MatmulArgs& a, int64_t row, int64_t i, const W* weights) {
   const float* x = static_cast<const float*>(a.x) + i * a.cols;  // (T, cols)
   F8 acc[G][T];
+  KVART_UNROLL
   for (int g = 0; g < G; ++g) {
+    KVART_UNROLL
     for (int t = 0; t < T; ++t) acc[g][t] = Zero8();
   }
   for (int64_t block = 0; block < a.cols; block += 32) {
     F8 sum[G][T];
+    KVART_UNROLL
     for (int g = 0; g < G; ++g) {
+      KVART_UNROLL
       for (int t = 0; t < T; ++t) sum[g][t] = Zero8();
     }
     for (int64_t c = block; c < block + 32; c += 4) {
       float32x4_t v[T];
+      KVART_UNROLL
       for (int t = 0; t < T; ++t) v[t] = vld1q_f32(x + t * a.cols + c);
 #define KVART_COLUMN(lane)                                                \
   for (int g = 0; g < G; ++g) {                                           \
@@ -38,13 +43,17 @@ void TokensF32(const MatmulArgs& a, int64_t row, int64_t i, const W* weights) {
       KVART_COLUMN(3)
 #undef KVART_COLUMN
     }
+    KVART_UNROLL
     for (int g = 0; g < G; ++g) {
+      KVART_UNROLL
       for (int t = 0; t < T; ++t) {
         acc[g][t] = {vaddq_f32(acc[g][t].lo, sum[g][t].lo), vaddq_f32(acc[g][t].hi, sum[g][t].hi)};
       }
     }
   }
+  KVART_UNROLL
   for (int g = 0; g < G; ++g) {
+    KVART_UNROLL
     for (int t = 0; t < T; ++t) StoreRows(a, row + g * kGroupRows, i + t, acc[g][t]);
   }
 }

@@ -52,16 +52,22 @@ struct Unpacked {
     return {reinterpret_cast<int8_t*>(mins + n_blocks * kScales * kGroupRows), scales, mins};
   }
   void Read(int64_t b, Block8<kScales, kHasMin>& block) const {
+    KVART_UNROLL
     for (int v = 0; v < 16; ++v) block.w[v] = vld1q_s8(codes + b * 256 + v * 16);
+    KVART_UNROLL
     for (int s = 0; s < kScales; ++s) block.scale[s] = Load8(scales + (b * kScales + s) * kGroupRows);
     if constexpr (kHasMin) {
+      KVART_UNROLL
       for (int s = 0; s < kScales; ++s) block.min[s] = Load8(mins + (b * kScales + s) * kGroupRows);
     }
   }
   void Write(int64_t b, const Block8<kScales, kHasMin>& block) const {
+    KVART_UNROLL
     for (int v = 0; v < 16; ++v) vst1q_s8(codes + b * 256 + v * 16, block.w[v]);
+    KVART_UNROLL
     for (int s = 0; s < kScales; ++s) Store8(scales + (b * kScales + s) * kGroupRows, block.scale[s]);
     if constexpr (kHasMin) {
+      KVART_UNROLL
       for (int s = 0; s < kScales; ++s) Store8(mins + (b * kScales + s) * kGroupRows, block.min[s]);
     }
   }
@@ -74,15 +80,20 @@ void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source)
   const int64_t n_blocks = a.cols / 32;
   const ActivationBlock* x = static_cast<const ActivationBlock*>(a.x) + i * n_blocks;  // (T, n_blocks)
   F8 acc[T];
+  KVART_UNROLL
   for (F8& lanes : acc) lanes = Zero8();
   for (int64_t b = 0; b < n_blocks; ++b, ++x) {
     Block8<kScales, Source::kHasMin> block;
     source.Read(b, block);
+    KVART_UNROLL
     for (int s = 0; s < kScales; ++s) {
       int32x4_t lo[T], hi[T];
+      KVART_UNROLL
       for (int t = 0; t < T; ++t) lo[t] = hi[t] = vdupq_n_s32(0);
+      KVART_UNROLL
       for (int h = s * kHalves; h < (s + 1) * kHalves; ++h) {
         const int8x16_t* w = block.w + 8 * h;
+        KVART_UNROLL
         for (int t = 0; t < T; ++t) {
           const int8x16_t q = vld1q_s8(x[t * n_blocks].q + 16 * h);
           lo[t] = vdotq_laneq_s32(lo[t], w[0], q, 0);
@@ -95,6 +106,7 @@ void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source)
           hi[t] = vdotq_laneq_s32(hi[t], w[7], q, 3);
         }
       }
+      KVART_UNROLL
       for (int t = 0; t < T; ++t) {
         const ActivationBlock& xt = x[t * n_blocks];
         acc[t].lo = vfmaq_f32(acc[t].lo, vcvtq_f32_s32(lo[t]), vmulq_n_f32(block.scale[s].lo, xt.scale));
@@ -108,6 +120,7 @@ void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source)
       }
     }
   }
+  KVART_UNROLL
   for (int t = 0; t < T; ++t) StoreRows(a, row, i + t, acc[t]);
 }
 

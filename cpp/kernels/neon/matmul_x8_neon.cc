@@ -33,6 +33,7 @@ struct Q8_0 {
   const Packed* group;
 
   void Read(int64_t b, Block8<1, false>& out) const {
+    KVART_UNROLL
     for (int v = 0; v < 16; ++v) out.w[v] = vld1q_s8(group[b].qs + 16 * v);
     out.scale[0] = Load8(group[b].d);
   }
@@ -47,8 +48,10 @@ struct Q5_0 {
 
   void Read(int64_t b, Block8<1, false>& out) const {
     const Packed& in = group[b];
+    KVART_UNROLL
     for (int side = 0; side < 2; ++side) {  // rows 0-3, rows 4-7
       const uint8x16_t fifth = vld1q_u8(in.qh + 16 * side);
+      KVART_UNROLL
       for (int j = 0; j < 4; ++j) {
         const uint8x16_t codes = vld1q_u8(in.qs + 32 * j + 16 * side);
         out.w[2 * j + side] = WithLowNibbles(Sign(fifth, j), codes);
@@ -74,6 +77,7 @@ struct Q4_K {
   void Read(int64_t b, Block8<1, true>& out) const {
     const Packed& in = group[b / 8];
     const int64_t g = b % 8;
+    KVART_UNROLL
     for (int v = 0; v < 8; ++v) {
       const uint8x16_t codes = vld1q_u8(in.qs[g] + 16 * v);
       out.w[v] = vreinterpretq_s8_u8(vandq_u8(codes, vdupq_n_u8(0x0f)));
@@ -95,12 +99,14 @@ struct Q6_K {
   void Read(int64_t b, Block8<2, false>& out) const {
     const Packed& in = group[b / 8];
     const int64_t g = b % 8;
+    KVART_UNROLL
     for (int side = 0; side < 2; ++side) {
       // With its upper bit turned over, a pair of bits is a signed number: at the top of a byte, shifted down by two, it is
       // the upper half of q - 32. The bits that come along below it give way to the nibble.
       const uint8x16_t turn = vdupq_n_u8(0xaa);
       const int8x16_t top_lo = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(in.qh[g] + 16 * side), turn));
       const int8x16_t top_hi = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(in.qh[g] + 32 + 16 * side), turn));
+      KVART_UNROLL
       for (int j = 0; j < 4; ++j) {
         const uint8x16_t codes = vld1q_u8(in.ql[g] + 32 * j + 16 * side);
         const int8x16_t up = vdupq_n_s8(static_cast<int8_t>(6 - 2 * j));
@@ -109,6 +115,7 @@ struct Q6_K {
       }
     }
     const F8 d = Load8(in.d);
+    KVART_UNROLL
     for (int s = 0; s < 2; ++s) out.scale[s] = Times(d, Widen(vld1_s8(in.scales[2 * g + s])));
   }
 };

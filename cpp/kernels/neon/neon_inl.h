@@ -8,6 +8,9 @@
 
 #include "kernels/kernels.h"
 
+// Loops over arrays of vectors: unrolled, the arrays become registers.
+#define KVART_UNROLL _Pragma("GCC unroll 16")
+
 namespace kvart::neon {
 
 // Eight float lanes: a row of the definitions in kernels.h.

@@ -67,10 +67,10 @@ struct Product {
     args.scratch = scratch.data();
     kernel.run(args);
 
-    std::vector<float> result;
+    std::vector<float> result(static_cast<size_t>(count * width));
     for (int64_t i = 0; i < count; ++i) {
       const float* row = &out[static_cast<size_t>(i * stride)];
-      result.insert(result.end(), row, row + width);
+      std::copy(row, row + width, result.begin() + static_cast<std::ptrdiff_t>(i * width));
       for (int64_t r = width; r < stride; ++r) EXPECT_EQ(row[r], kUntouched) << "token " << i << " wrote beyond its rows";
     }
     return result;
