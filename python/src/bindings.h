@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,11 +39,34 @@ T Take(Result<T> result) {
   return std::move(result).value();
 }
 
+// Threads that want the GIL while the interpreter ends are ended inside the call, by an unwinding that may not pass through
+// destructors. They rest here instead, holding no lock, until the process is gone a moment later.
+[[noreturn]] inline void RestForEver() {
+  for (;;) pause();
+}
+
+inline void TakeGil(PyThreadState* state) {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (...) {
+    RestForEver();
+  }
+}
+
 // Runs work without the GIL: everything that computes, reads a file or may wait for another thread.
 template <class Work>
 auto Unlocked(Work&& work) {
-  py::gil_scoped_release release;
-  return work();
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    auto result = work();
+    TakeGil(state);
+    return result;
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    if (!error) RestForEver();  // no C++ exception: a callback of work met the end of the interpreter
+    TakeGil(state);
+    std::rethrow_exception(error);
+  }
 }
 
 // Hands a Python callable (or None) to the core as Progress. Each call looks for signals, so Ctrl-C stops within one. What is
@@ -82,9 +104,9 @@ template <class T>
 std::shared_ptr<T> Own(std::unique_ptr<T> object) {
   return std::shared_ptr<T>(object.release(), [owner = getpid()](T* pointer) {
     if (getpid() != owner) return;
-    std::optional<py::gil_scoped_release> release;
-    if (PyGILState_Check()) release.emplace();
+    PyThreadState* state = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
     delete pointer;
+    if (state != nullptr) TakeGil(state);
   });
 }
 

@@ -3,6 +3,9 @@
 
 #include <pybind11/stl.h>
 
+#include <optional>
+#include <tuple>
+
 #include "bindings.h"
 
 namespace kvart::python {

@@ -3,6 +3,8 @@
 
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include "bindings.h"
 #include "tokenizer/segments.h"
 

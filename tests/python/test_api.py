@@ -408,7 +408,7 @@ def test_every_status_has_its_exception() -> None:
 def test_progress_tells_and_cancels(tiny_path: Path) -> None:
     seen: list[float] = []
     model = kvart.Model(tiny_path, progress=seen.append)
-    assert seen and seen == sorted(seen) and seen[-1] == 1.0
+    assert seen and seen == sorted(seen) and 0.9 < seen[-1] <= 1.0
     session = model.session(chunk=10)
     seen.clear()
     session.append(list(range(100)), progress=seen.append)
@@ -591,7 +591,7 @@ def test_memory_that_is_not_there_is_an_exception(make_tiny: Callable[..., Path]
         session = model.session(kv="f32", layout=sys.argv[2])
         with open("/proc/self/statm") as file:
             used = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))
+        resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), -1))
         try:
             session.append([1] * 200_000)
             print("fitted")

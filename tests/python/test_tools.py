@@ -181,6 +181,9 @@ def test_kernels_finds_a_shared_inline_function(tmp_path: Path) -> None:
     write(tmp_path, "kernels/avx2/a.cc", source.replace("namespace kvart", "namespace kvart::avx2"))
     subprocess.run(["g++", "-c", "a.cc", "-o", "a.o"], cwd=folder, check=True)
     assert run("check_kernels", tmp_path, "--objects", str(tmp_path))[0] == 0
+    code, output = run("check_kernels", tmp_path, "--objects", str(tmp_path / "elsewhere"))
+    assert code == 1
+    assert "has no objects of kernels" in output
 
 
 def test_text_finds_paths_and_hosts(tree: Path) -> None:

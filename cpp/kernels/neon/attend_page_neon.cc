@@ -33,13 +33,13 @@ void Scores(const K* keys, int head_dim, int tokens, Rows<R>& rows) {
       float32x4_t q[R];
       KVART_UNROLL
       for (int r = 0; r < R; ++r) q[r] = vld1q_f32(rows.q[r] + c);
-#define KVART_CHANNEL(lane)                                  \
-  {                                                          \
-    const F8 k = Load8(keys + (c + lane) * 8);               \
-    for (int r = 0; r < R; ++r) {                            \
-      s[r].lo = vfmaq_laneq_f32(s[r].lo, k.lo, q[r], lane);  \
-      s[r].hi = vfmaq_laneq_f32(s[r].hi, k.hi, q[r], lane);  \
-    }                                                        \
+#define KVART_CHANNEL(lane)                                   \
+  {                                                           \
+    const F8 k = Load8(keys + (c + lane) * 8);                \
+    KVART_UNROLL for (int r = 0; r < R; ++r) {                \
+      s[r].lo = vfmaq_laneq_f32(s[r].lo, k.lo, q[r], lane);   \
+      s[r].hi = vfmaq_laneq_f32(s[r].hi, k.hi, q[r], lane);   \
+    }                                                         \
   }
       KVART_CHANNEL(0)
       KVART_CHANNEL(1)

@@ -31,7 +31,7 @@ LogitBias = Annotated[
     list[str] | None, typer.Option("--logit-bias", metavar="ID=VALUE", help="Added to a token's logit. Repeatable.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text. Without: a random one.")]
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text. Repeatable.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop before this text. Repeatable.")]
 
 
 def parse_logit_bias(items: list[str] | None) -> dict[int, float]:
