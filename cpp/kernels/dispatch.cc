@@ -21,6 +21,9 @@ const KernelTable& ScalarTable() {
       .quantize = scalar::quantize_scalar,
       .silu_mul = scalar::silu_mul_scalar,
       .to_half = scalar::to_half_scalar,
+      .score = {scalar::kScore, scalar::kScoreCount},
+      .softmax = scalar::softmax_scalar,
+      .mix = {scalar::kMix, scalar::kMixCount},
   };
   return table;
 }

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "quant/dtype.h"
+#include "quant/kv_block.h"
 #include "quant/packed.h"
 
 namespace kvart {
@@ -91,6 +92,61 @@ struct AttendMergeArgs {
   float *run_m = nullptr, *run_l = nullptr, *run_o = nullptr;  // start at -inf, 0, 0
 };
 
+// ---- Attention over one page in three steps: scores of keys, softmax, mix of values; each step knows one format only.
+constexpr int kMaxAttendRows = 8;  // query rows at a time that share what is loaded
+
+// s[r][t] = q[r] · k[t] for t < tokens, in the order of operations of the key format:
+//   float:    fma over channels in order
+//   integers, a scale a channel, per group of tokens:
+//             u_c = q_c * scale_c; z = u as int8 (as in ActivationBlock, one scale `step` for all channels);
+//             base = fma(q_c, centre_c) in eight lanes (c % 8), LaneSum;  4 bits: s = fma(float(Σ z_c (2 n_c - 15)), 0.5 * step, base)
+//             8 bits: s = fma(float(Σ z_c n_c), step, base)
+//   integers, a scale a token, per group of channels in order: z, step, and base = sum of q_c in eight lanes are those of the group;
+//             s = fma(float(Σ …), 0.5 * step * (scale_t * norm_t), s), then s = fma(base, centre_t * norm_t, s); s starts at 0; norm only where kept
+struct ScoreArgs {
+  const uint8_t* k = nullptr;      // float: (tokens of the page / 8, head_dim, 8); integers: a KvBlock
+  const KvBlock* block = nullptr;  // its layout; none for float
+  int head_dim = 0;
+  int tokens = 0;                        // what is wanted; s beyond, up to a multiple of 8, is unspecified
+  int n_rows = 0;                        // at most kMaxAttendRows
+  const float* const* q = nullptr;       // (n_rows) of (head_dim)
+  float (*s)[kMaxPageTokens] = nullptr;  // (n_rows), aligned to 32 bytes
+};
+struct ScoreKernel {
+  const char* name;  // score_<format>_<isa>
+  KvCode code;
+  KvAxis axis;  // of integers
+  void (*run)(const ScoreArgs&);
+};
+
+// In place, per row r over first <= t < visible[r]: m = max s; s_t = Exp2(s_t - m), 0 outside; l = sum in eight lanes (t % 8), LaneSum.
+// Nothing to see gives m = -inf, l = 0.
+struct SoftmaxArgs {
+  int first = 0, n_rows = 0;
+  const int32_t* visible = nullptr;      // (n_rows)
+  float (*s)[kMaxPageTokens] = nullptr;  // (n_rows)
+  float *m = nullptr, *l = nullptr;      // (n_rows)
+};
+
+// o[r][d] = Σ_t p[r][t] * v[t][d], t < visible[r]:
+//   float:    fma over t in order
+//   integers, per group of channels: w_t = p_t * scale_t; z = w as int8 over the whole page, one `step`; base = fma(p_t, centre_t) in eight
+//             lanes (t % 8), LaneSum;  4 bits: o = fma(float(Σ z_t (2 n_t - 15)), 0.5 * step, base); 8 bits: o = fma(float(Σ z_t n_t), step, base)
+struct MixArgs {
+  const uint8_t* v = nullptr;
+  const KvBlock* block = nullptr;
+  int head_dim = 0;
+  int n_rows = 0;
+  const int32_t* visible = nullptr;            // (n_rows); integers: weights are 0 beyond, and the whole page is read
+  const float (*p)[kMaxPageTokens] = nullptr;  // (n_rows)
+  float* const* o = nullptr;                   // (n_rows) of (head_dim)
+};
+struct MixKernel {
+  const char* name;  // mix_<format>_<isa>
+  KvCode code;
+  void (*run)(const MixArgs&);
+};
+
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "neon"
   std::span<const MatmulKernel> matmul;            // in order of preference
@@ -102,6 +158,9 @@ struct KernelTable {
   // y = g / (1 + Exp2(-g * log2 e)) * u
   void (*silu_mul)(const float* g, const float* u, int64_t n, float* y);
   void (*to_half)(const float* x, int64_t n, uint16_t* y);
+  std::span<const ScoreKernel> score;
+  void (*softmax)(const SoftmaxArgs&);
+  std::span<const MixKernel> mix;
 };
 
 // Exp2(x) as every kernel computes it, for x <= 0 in attention and any x in SiLU: x is cut to [-126, 126]; n = x rounded to nearest

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/memory.h"
+#include "base/fs.h"
 #include "base/status.h"
 #include "kvcache/layout.h"
 
@@ -17,23 +17,26 @@ namespace kvart {
 
 using PageName = std::array<uint8_t, 32>;
 
+// The name of the page that holds these ids behind the one that previous names (zeros: the first page of a text).
+PageName NameOfPage(const PageName& previous, std::span<const int32_t> ids);
+
 enum class SlotKind : uint32_t { kFree = 0, kPage = 1, kSinks = 2 };
 
 // What a slot holds, apart from its payload.
 struct SlotHead {
   SlotKind kind = SlotKind::kFree;
-  uint32_t page = 0;  // number in its text
+  uint32_t page = 0;  // number in its text; 0 for sinks
   PageName name{}, previous{};
   std::vector<int32_t> ids;  // P of them; none for sinks
+
+  bool operator==(const SlotHead&) const = default;
 };
 
-class PageStore;
-
-// A slot in use: as long as one lives, nobody, in any process, gives its slot away. Movable and cheap; the payload is immutable.
+// A slot in use: as long as one lives, nobody, in any process, gives its slot away. The payload is immutable. Keeps its store alive.
 class SlotRef {
  public:
   virtual ~SlotRef() = default;
-  virtual std::span<const uint8_t> payload() const = 0;  // in the mapping, or in memory
+  virtual std::span<const uint8_t> payload() const = 0;  // in the mapping, or in memory; aligned to 64 bytes at least
 };
 
 struct StoreOptions {
@@ -42,32 +45,42 @@ struct StoreOptions {
   std::string k_format, v_format;
   int sinks = 0;
   std::array<uint8_t, 32> fingerprint{};
+  FileSystem* files = nullptr;  // must outlive the store; nullptr: the system's
+  int sync_ms = 500;            // what was written is synced in the background so much later; 0: only by Sync and when the store closes
 };
 
 struct StoreStats {
-  uint64_t slots = 0, slots_in_use = 0, slots_free = 0, slot_bytes = 0;
-  uint64_t lookups = 0, hits = 0;        // Find
-  uint64_t puts = 0, pool_hits = 0;      // Put, and how many found a free slot rather than making a new one
-  uint64_t evictions = 0, damaged = 0;   // slots whose checksum failed
-  bool writable = true;                  // false: another process holds the writer's lock; new pages are private
+  uint64_t slots = 0;         // in the file, or in memory
+  uint64_t slots_in_use = 0;  // somebody in this process holds a SlotRef
+  uint64_t slots_free = 0;    // known to hold nothing
+  uint64_t slot_bytes = 0;
+  uint64_t lookups = 0, hits = 0;       // Find
+  uint64_t puts = 0, pool_hits = 0;     // pages written, and how many of them found a slot without making room for new ones
+  uint64_t evictions = 0, damaged = 0;  // slots given away; slots whose checksums failed
+  bool writable = true;                 // false: another process holds the writer's lock, or the file is read-only: new pages are private
 };
 
-// Thread-safe.
+// Thread-safe. A forked child must not use its parent's store (kUnsupported) and may destroy it.
 class PageStore {
  public:
   virtual ~PageStore() = default;
 
   // Pages in memory, gone with the process.
   static Result<std::shared_ptr<PageStore>> InMemory(const KvGeometry& geometry, const StoreOptions& options);
-  // Pages in directory/<fingerprint>.pages, made when missing.
+  // Pages in directory/<fingerprint>.pages, made when missing. A file that does not fit is refused: the message has what it holds and what
+  // was wanted.
   static Result<std::shared_ptr<PageStore>> Open(const std::string& directory, const KvGeometry& geometry,
                                                  const StoreOptions& options);
 
-  // The slot with this name, kind, predecessor and ids, or nullptr. Its checksum is verified at its first use.
+  // The slot with this name, kind, predecessor and ids, or nullptr. Its checksum is verified at its first use; what fails is a miss.
   virtual Result<std::shared_ptr<const SlotRef>> Find(const SlotHead& wanted) = 0;
-  // Keeps a page; the one that is there already, when there is one. kFull when every slot within the budget is in use.
+  // Keeps a page; the one that is there already, when there is one. kFull when every slot within the budget is in use, or the disk is full.
   virtual Result<std::shared_ptr<const SlotRef>> Put(const SlotHead& head, std::span<const uint8_t> payload) = 0;
+  // What was put survives a power cut. Reports what a sync in the background met, once.
   virtual Status Sync() = 0;
+  // kCorrupt when somebody made the file shorter under us: reading a payload might then raise SIGBUS. One cheap call to the system: ask
+  // before each pass over the pages.
+  virtual Status Check() = 0;
   virtual StoreStats stats() const = 0;
 };
 

@@ -43,13 +43,12 @@ def test_the_readme_has_what_this_file_checks() -> None:
 def test_commands_parse(line: str) -> None:
     """Every command and option exists; nothing is run."""
     command = typer.main.get_command(cli.app)
-    context = command.make_context("kvart", [])
     args = shlex.split(line)[1:]
     while hasattr(command, "commands"):
         name = args.pop(0)
         assert name in command.commands, f"no command {name}"
         command = command.commands[name]
-    command.make_context(command.name, args, parent=context)
+    command.make_context(command.name, args)
 
 
 def test_a_wrong_option_would_be_found() -> None:

@@ -1,4 +1,5 @@
 // The table of AVX2 kernels: one row a kernel.
+#include "kernels/avx2/attend_avx2.h"
 #include "kernels/avx2/rows_avx2.h"
 #include "kernels/tables.h"
 
@@ -76,6 +77,9 @@ const KernelTable& Avx2Kernels() {
       .quantize = avx2::quantize_avx2,
       .silu_mul = avx2::silu_mul_avx2,
       .to_half = avx2::to_half_avx2,
+      .score = {avx2::kScore, avx2::kScoreCount},
+      .softmax = avx2::softmax_avx2,
+      .mix = {avx2::kMix, avx2::kMixCount},
   };
   return table;
 }

@@ -10,6 +10,12 @@ extern const size_t kMatmulCount;
 extern const AttendPageKernel kAttendPage[];
 extern const size_t kAttendPageCount;
 
+extern const ScoreKernel kScore[];
+extern const size_t kScoreCount;
+extern const MixKernel kMix[];
+extern const size_t kMixCount;
+
+void softmax_scalar(const SoftmaxArgs& args);
 void attend_merge_scalar(const AttendMergeArgs& args);
 void rms_norm_scalar(const float* x, const float* w, float eps, int64_t n, int64_t cols, float* y);
 void quantize_scalar(const float* x, int64_t n_blocks, ActivationBlock* y);

@@ -1,4 +1,4 @@
-// The built-in chat templates. test_chat_builtin.py compares them with jinja2 over the templates of real files.
+// The built-in chat templates: their text, and what counts as typed.
 #include "tokenizer/chat.h"
 
 #include <gtest/gtest.h>

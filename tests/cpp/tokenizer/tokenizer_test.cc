@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <random>
@@ -16,7 +17,8 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 std::unique_ptr<const Tokenizer> Make() {
-  TokenizerData data = ToyVocab().Data();
+  const ToyVocab vocab;
+  TokenizerData data = vocab.Data();
   data.eos_id = 270;  // <|im_end|>
   auto result = Tokenizer::FromData(data);
   EXPECT_TRUE(result.ok()) << result.status().message();

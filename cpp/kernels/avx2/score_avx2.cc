@@ -1,0 +1,142 @@
+// Scores of one page's keys: up to eight query rows share every key that is loaded.
+#include <algorithm>
+
+#include "kernels/avx2/attend_avx2.h"
+#include "kernels/avx2/kv_int_inl.h"
+
+namespace kvart::avx2 {
+namespace {
+
+inline __m256 Load8(const float* p) { return _mm256_loadu_ps(p); }
+inline __m256 Load8(const uint16_t* p) { return LoadHalf8(p); }
+
+template <class K>
+struct Float {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      for (int t = 0; t < a.tokens; t += 8) {
+        const K* keys = reinterpret_cast<const K*>(a.k) + static_cast<int64_t>(t) * a.head_dim;
+        __m256 s[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) s[r] = _mm256_setzero_ps();
+        for (int c = 0; c < a.head_dim; ++c) {
+          const __m256 k = Load8(keys + c * 8);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) s[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(a.q[r] + c), k, s[r]);
+        }
+        for (int r = 0; r < R; ++r) _mm256_store_ps(a.s[r] + t, s[r]);
+      }
+    }
+  };
+};
+
+const uint16_t* Params(const KvBlock& b, const uint8_t* block, int group) {
+  return reinterpret_cast<const uint16_t*>(block + b.params()) + static_cast<int64_t>(group) * b.n_per_group() * 2;
+}
+
+// A scale a channel: folded into the query once per group of tokens.
+template <int kBits>
+struct Channels {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      const KvBlock& b = *a.block;
+      const float unit = kBits == 4 ? 0.5f : 1.0f;
+      const int bytes = a.head_dim * kBits;  // of eight tokens' codes
+      Int8Vector queries[R];
+      const Int8Vector* x[R];
+      for (int g = 0; g * b.group() < a.tokens; ++g) {
+        const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        for (int r = 0; r < R; ++r) {
+          alignas(32) float u[kMaxAlong];
+          __m256 base = _mm256_setzero_ps();
+          for (int c = 0; c < a.head_dim; c += 8) {
+            const __m256 q = _mm256_loadu_ps(a.q[r] + c);
+            _mm256_store_ps(u + c, _mm256_mul_ps(q, LoadHalf8(scales + c)));
+            base = _mm256_fmadd_ps(q, LoadHalf8(centres + c), base);
+          }
+          ToInt8(u, a.head_dim, &queries[r]);
+          queries[r].base = LaneSum(base);
+          queries[r].step = unit * queries[r].step;
+          x[r] = &queries[r];
+        }
+        const int end = std::min(a.tokens, (g + 1) * b.group());
+        for (int t = g * b.group(); t < end; t += 8) {
+          __m256i dots[R];
+          Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes, a.head_dim, x, dots);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            const __m256 s = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(x[r]->step), _mm256_set1_ps(x[r]->base));
+            _mm256_store_ps(a.s[r] + t, s);
+          }
+        }
+      }
+    }
+  };
+};
+
+// A scale a token: applied behind the dot of each group of channels.
+template <int kBits>
+struct Tokens {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      const KvBlock& b = *a.block;
+      const float unit = kBits == 4 ? 0.5f : 1.0f;
+      const int bytes = a.head_dim * kBits;
+      const uint16_t* norms = reinterpret_cast<const uint16_t*>(a.k + b.bytes()) - b.tokens();
+      for (int r = 0; r < R; ++r) std::fill(a.s[r], a.s[r] + (a.tokens + 7) / 8 * 8, 0.0f);
+      Int8Vector queries[R];
+      const Int8Vector* x[R];
+      for (int g = 0; g < b.n_groups(); ++g) {
+        const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        const int begin = g * b.group(), n = std::min(a.head_dim - begin, b.group());
+        for (int r = 0; r < R; ++r) {
+          __m256 base = _mm256_setzero_ps();
+          for (int c = begin; c < begin + n; c += 8) base = _mm256_add_ps(base, _mm256_loadu_ps(a.q[r] + c));
+          ToInt8(a.q[r] + begin, n, &queries[r]);
+          queries[r].base = LaneSum(base);
+          queries[r].step = unit * queries[r].step;
+          x[r] = &queries[r];
+        }
+        for (int t = 0; t < a.tokens; t += 8) {
+          __m256i dots[R];
+          Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes + begin * kBits, n, x, dots);
+          __m256 scale = LoadHalf8(scales + t), centre = LoadHalf8(centres + t);
+          if (b.format().norm) {
+            scale = _mm256_mul_ps(scale, LoadHalf8(norms + t));
+            centre = _mm256_mul_ps(centre, LoadHalf8(norms + t));
+          }
+          for (int r = 0; r < R; ++r) {
+            __m256 s = _mm256_load_ps(a.s[r] + t);
+            s = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_mul_ps(_mm256_set1_ps(x[r]->step), scale), s);
+            s = _mm256_fmadd_ps(_mm256_set1_ps(x[r]->base), centre, s);
+            _mm256_store_ps(a.s[r] + t, s);
+          }
+        }
+      }
+    }
+  };
+};
+
+}  // namespace
+
+void score_f32_avx2(const ScoreArgs& a) { ByRows<Float<float>::Rows>(a.n_rows, a); }
+void score_f16_avx2(const ScoreArgs& a) { ByRows<Float<uint16_t>::Rows>(a.n_rows, a); }
+void score_int8_channel_avx2(const ScoreArgs& a) { ByRows<Channels<8>::Rows>(a.n_rows, a); }
+void score_int4_channel_avx2(const ScoreArgs& a) { ByRows<Channels<4>::Rows>(a.n_rows, a); }
+void score_int8_token_avx2(const ScoreArgs& a) { ByRows<Tokens<8>::Rows>(a.n_rows, a); }
+void score_int4_token_avx2(const ScoreArgs& a) { ByRows<Tokens<4>::Rows>(a.n_rows, a); }
+
+const ScoreKernel kScore[] = {
+    {"score_f32_avx2", KvCode::kF32, KvAxis::kChannel, score_f32_avx2},
+    {"score_f16_avx2", KvCode::kF16, KvAxis::kChannel, score_f16_avx2},
+    {"score_int8_channel_avx2", KvCode::kInt8, KvAxis::kChannel, score_int8_channel_avx2},
+    {"score_int4_channel_avx2", KvCode::kInt4, KvAxis::kChannel, score_int4_channel_avx2},
+    {"score_int8_token_avx2", KvCode::kInt8, KvAxis::kToken, score_int8_token_avx2},
+    {"score_int4_token_avx2", KvCode::kInt4, KvAxis::kToken, score_int4_token_avx2},
+};
+const size_t kScoreCount = sizeof kScore / sizeof kScore[0];
+
+}  // namespace kvart::avx2
