@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/memory.h"
 #include "base/status.h"
@@ -81,6 +82,10 @@ class Backend {
 
   // out = softmax(q · kᵀ) · v, each row over its own sequence up to its own position. q, out: (n, n_heads * head_dim)
   virtual Status Attend(const AttentionShape& shape, Address q, std::span<const KvSpan> spans, Address out) = 0;
+
+  // Turns a full open page (laid out as KvOffsets) into the payload of a sealed one (SealedOffsets), on the host. Tokens before `first` stay
+  // out of the ranges. The bytes are the same on every backend.
+  virtual Status SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) = 0;
 
   // x += in · Wᵀ + bias. in: (n, cols); x: (n, rows)
   virtual Status ProjectAdd(const Matrix& w, Address bias, int64_t n, Address in, Address x) = 0;

@@ -29,8 +29,9 @@ struct LoadOptions {
 enum class KvLayout { kPaged, kContiguous };
 
 struct SessionOptions {
-  std::string k_format = "f16";  // "f16" or "f32"
-  std::string v_format = "f16";
+  std::string k_format = "int4";  // see ParseKvFormats: "f32", "f16", "int8", "int4", "int4-sym", "int4-token", "int4-knorm", …
+  std::string v_format = "int4";
+  int sinks = 4;  // first tokens that stay half precision where the rest becomes integers
   KvLayout layout = KvLayout::kPaged;
   int64_t ctx = 0;     // most tokens the session may hold; 0: the length the model is trained for. Nothing is reserved.
   bool cache = true;   // false: every step recomputes the whole text, to prove what the cache does
@@ -60,6 +61,7 @@ struct Stats {
   double prefill_seconds = 0, decode_seconds = 0;
   uint64_t computed_positions = 0;    // positions whose K/V were computed
   uint64_t recomputed_positions = 0;  // of these, positions that had been computed before
+  uint64_t reused_positions = 0;      // positions whose pages were found in the store
   uint64_t kv_bytes = 0;              // K/V memory held now
   uint64_t kv_used_bytes = 0;         // of it, bytes of tokens that are there
   double load_seconds = 0;            // of a model

@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "kvcache/pool.h"
+#include "kvcache/store.h"
 #include "model/decoder.h"
 
 namespace kvart {
@@ -23,10 +24,14 @@ struct Model::Impl {
   int64_t process = 0;    // who loaded the model
   mutable std::mutex mutex;  // held by every call that computes or touches the cache
 
-  // One pool for each pair of formats in use. Pools keep themselves alive through their pages.
-  std::vector<std::shared_ptr<PagePool>> pools;
+  // Where the pages of a geometry come from; the store only where it seals. One for each in use; kept alive by its pages.
+  struct Cache {
+    std::shared_ptr<PagePool> pool;
+    std::shared_ptr<PageStore> store;
+  };
+  std::vector<Cache> caches;
 
-  Result<std::shared_ptr<PagePool>> Pool(const KvGeometry& geometry);
+  Result<Cache> CacheFor(const KvGeometry& geometry);
   // Refuses calls in a child of fork().
   Status CheckProcess() const;
 };
@@ -37,7 +42,7 @@ struct Session::Impl {
   KvGeometry geometry;
   int64_t ctx = 0;
   std::vector<int32_t> tokens;
-  std::unique_ptr<KvSequence> kv;  // K/V of the first kv->size() tokens; at most one short of tokens between calls
+  std::unique_ptr<KvSequence> kv;  // K/V of the first kv->size() tokens; less than a page short of tokens between calls
   std::vector<float> logits;       // (n_vocab) after the last token, when logits_valid
   bool logits_valid = false;
   int64_t computed_high = 0;  // positions below this have been computed at some time

@@ -32,7 +32,10 @@ const GgufFile& Model::file() const { return *impl_->file; }
 Stats Model::stats() const {
   const std::lock_guard lock(impl_->mutex);
   Stats stats = impl_->stats;
-  for (const auto& pool : impl_->pools) stats.kv_bytes += pool->pages_in_use() * pool->layout().bytes();
+  for (const Impl::Cache& cache : impl_->caches) {
+    stats.kv_bytes += cache.pool->pages_in_use() * cache.pool->layout().bytes();
+    if (cache.store != nullptr) stats.kv_bytes += cache.store->stats().slots_in_use * cache.store->stats().slot_bytes;
+  }
   return stats;
 }
 
@@ -81,13 +84,22 @@ Status Model::Impl::CheckProcess() const {
                 "this model was loaded before a fork(): its threads are not in this process; load it again here");
 }
 
-Result<std::shared_ptr<PagePool>> Model::Impl::Pool(const KvGeometry& geometry) {
-  for (const auto& pool : pools) {
-    if (pool->geometry() == geometry) return pool;
+Result<Model::Impl::Cache> Model::Impl::CacheFor(const KvGeometry& geometry) {
+  for (const Cache& cache : caches) {
+    if (cache.pool->geometry() == geometry) return cache;
   }
-  KVART_ASSIGN_OR_RETURN(std::shared_ptr<PagePool> pool, PagePool::New(geometry, decoder->backend().memory()));
-  pools.push_back(pool);
-  return pool;
+  Cache cache;
+  KVART_ASSIGN_OR_RETURN(cache.pool, PagePool::New(geometry, decoder->backend().memory()));
+  if (geometry.seals()) {
+    StoreOptions options;
+    options.payload_bytes = SealedOffsets(geometry).bytes();
+    options.k_format = ToString(geometry.formats.k, true);
+    options.v_format = ToString(geometry.formats.v, false);
+    options.sinks = geometry.sinks;
+    KVART_ASSIGN_OR_RETURN(cache.store, PageStore::InMemory(geometry, options));
+  }
+  caches.push_back(cache);
+  return cache;
 }
 
 Result<std::unique_ptr<Session>> Model::NewSession(const SessionOptions& options) {
@@ -96,15 +108,9 @@ Result<std::unique_ptr<Session>> Model::NewSession(const SessionOptions& options
     auto session = std::make_unique<Session::Impl>();
     session->model = shared_from_this();
     session->options = options;
-    session->geometry = impl_->decoder->Geometry(DType::kF16, DType::kF16);
-    const auto format = [](const char* which, const std::string& name, DType* type) {
-      if (name == "f16") *type = DType::kF16;
-      else if (name == "f32") *type = DType::kF32;
-      else return Status(StatusCode::kInvalidArgument, std::string(which) + " format '" + name.substr(0, 64) + "': f16 or f32 is wanted");
-      return Status::Ok();
-    };
-    KVART_RETURN_IF_ERROR(format("key", options.k_format, &session->geometry.k_type));
-    KVART_RETURN_IF_ERROR(format("value", options.v_format, &session->geometry.v_type));
+    KVART_ASSIGN_OR_RETURN(const KvFormats formats, ParseKvFormats(options.k_format, options.v_format));
+    session->geometry = impl_->decoder->Geometry(formats, options.sinks);
+    KVART_RETURN_IF_ERROR(CheckGeometry(session->geometry));
     if (options.chunk < 1 || options.chunk > 65536) {
       return Errorf(StatusCode::kInvalidArgument, "chunk: found %d, wanted 1 … 65536 tokens", options.chunk);
     }

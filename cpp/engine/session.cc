@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "engine/impl.h"
-#include "quant/quant.h"
 
 namespace kvart {
 namespace {
@@ -32,8 +31,8 @@ Result<std::unique_ptr<KvSequence>> Session::Impl::NewSequence() {
   if (options.layout == KvLayout::kContiguous) {
     return NewContiguousSequence(geometry, shared().decoder->backend().memory());
   }
-  KVART_ASSIGN_OR_RETURN(std::shared_ptr<PagePool> pool, shared().Pool(geometry));
-  return NewPagedSequence(std::move(pool));
+  KVART_ASSIGN_OR_RETURN(const Model::Impl::Cache cache, shared().CacheFor(geometry));
+  return NewPagedSequence(cache.pool, cache.store);
 }
 
 // Computes K/V of all tokens that have none yet, chunk by chunk, and the logits after the last one. On failure the K/V that are
@@ -41,6 +40,14 @@ Result<std::unique_ptr<KvSequence>> Session::Impl::NewSequence() {
 Status Session::Impl::Compute(const Progress& progress, float* all_logits) {
   Model::Impl& m = shared();
   if (!options.cache) KVART_RETURN_IF_ERROR(kv->Rewind(0));  // the way to prove the cache: do without
+  // Pages that are known already need no computing; the last token's logits always do.
+  if (options.cache && all_logits == nullptr) {
+    KVART_RETURN_IF_ERROR(m.decoder->SealFullPage(*kv));
+    const auto missing = std::span(tokens).subspan(static_cast<size_t>(kv->size()));
+    KVART_ASSIGN_OR_RETURN(const int64_t adopted, kv->Adopt(missing.first(missing.size() - 1)));
+    stats.reused_positions += static_cast<uint64_t>(adopted);
+    m.stats.reused_positions += static_cast<uint64_t>(adopted);
+  }
   const int64_t n_vocab = m.info.n_vocab, first = kv->size(), total = static_cast<int64_t>(tokens.size()) - first;
   logits.resize(static_cast<size_t>(n_vocab));
   logits_valid = false;
@@ -50,7 +57,10 @@ Status Session::Impl::Compute(const Progress& progress, float* all_logits) {
   uint64_t computed = 0;
   Status status;
   while (status.ok() && kv->size() < static_cast<int64_t>(tokens.size())) {
-    const int64_t pos = kv->size(), n = std::min<int64_t>(options.chunk, static_cast<int64_t>(tokens.size()) - pos);
+    status = m.decoder->SealFullPage(*kv);
+    if (!status.ok()) break;
+    const int64_t pos = kv->size();
+    const int64_t n = std::min({static_cast<int64_t>(tokens.size()) - pos, int64_t{options.chunk}, kv->Room()});
     DecodeSpan span;
     span.sequence = kv.get();
     span.tokens = std::span(tokens).subspan(static_cast<size_t>(pos), static_cast<size_t>(n));
@@ -195,7 +205,7 @@ Stats Session::stats() const {
   const std::lock_guard lock(impl_->shared().mutex);
   Stats stats = impl_->stats;
   stats.kv_bytes = impl_->kv->held_bytes();
-  stats.kv_used_bytes = static_cast<uint64_t>(impl_->kv->size()) * impl_->geometry.TokenBytes();
+  stats.kv_used_bytes = impl_->kv->held_bytes();
   return stats;
 }
 
@@ -213,33 +223,28 @@ Status Session::ReadKv(int layer, std::vector<float>* k, std::vector<float>* v) 
 
     const KvView view = s.kv->View(layer, n);
     const Memory& memory = s.shared().decoder->backend().memory();
-    const size_t head_size = static_cast<size_t>(n * g.head_dim);
-    k->resize(head_size * static_cast<size_t>(g.n_kv_heads));
-    v->resize(head_size * static_cast<size_t>(g.n_kv_heads));
-    const auto read = [&](Address from, DType type, std::vector<uint8_t>* raw, std::vector<float>* out) -> Status {
-      const int64_t count = int64_t{g.page_tokens} * g.head_dim;
-      raw->resize(RowBytes(type, static_cast<uint64_t>(count)));
-      out->resize(static_cast<size_t>(count));
-      KVART_RETURN_IF_ERROR(memory.Read(raw->data(), from, raw->size()));
-      DecodeRow(type, raw->data(), count, out->data());
+    std::vector<uint8_t> raw;
+    std::vector<float> rows;
+    // One head's rows of one run into their places.
+    const auto read = [&](const KvView::Run& run, int head, bool keys, std::vector<float>* out) -> Status {
+      const KvFormat open{keys ? g.open_k() : g.open_v()};
+      const int capacity = (run.n + kTileTokens - 1) / kTileTokens * kTileTokens;
+      const KvBlock block(run.sealed ? (keys ? g.formats.k : g.formats.v) : open, keys, capacity, g.head_dim);
+      raw.resize(block.bytes());
+      rows.resize(static_cast<size_t>(capacity * g.head_dim));
+      const Address from = (keys ? run.k : run.v) + static_cast<Address>(head * run.head_stride);
+      KVART_RETURN_IF_ERROR(memory.Read(raw.data(), from, raw.size()));
+      block.Decode(raw.data(), rows.data());
+      const int64_t end = std::min<int64_t>(run.n, n - run.pos);
+      std::copy(rows.begin() + run.first * g.head_dim, rows.begin() + end * g.head_dim,
+                out->begin() + (head * n + run.pos + run.first) * g.head_dim);
       return Status::Ok();
     };
-    std::vector<uint8_t> raw;
-    std::vector<float> keys, values;
-    for (int head = 0; head < g.n_kv_heads; ++head) {
-      for (int64_t t = 0; t < n; ++t) {
-        const KvView::Page& page = view.pages[static_cast<size_t>(t / g.page_tokens)];
-        const int64_t slot = t % g.page_tokens;
-        if (slot == 0) {
-          const Address stride = static_cast<Address>(head * view.head_stride);
-          KVART_RETURN_IF_ERROR(read(page.k + stride, g.k_type, &raw, &keys));
-          KVART_RETURN_IF_ERROR(read(page.v + stride, g.v_type, &raw, &values));
-        }
-        const size_t at = static_cast<size_t>((head * n + t) * g.head_dim);
-        for (int c = 0; c < g.head_dim; ++c) {
-          (*k)[at + static_cast<size_t>(c)] = keys[static_cast<size_t>(KeyIndex(slot, c, g.head_dim))];
-          (*v)[at + static_cast<size_t>(c)] = values[static_cast<size_t>(ValueIndex(slot, c, g.head_dim))];
-        }
+    for (std::vector<float>* out : {k, v}) out->resize(static_cast<size_t>(n * g.n_kv_heads * g.head_dim));
+    for (const KvView::Run& run : view.runs) {
+      for (int head = 0; head < g.n_kv_heads; ++head) {
+        KVART_RETURN_IF_ERROR(read(run, head, true, k));
+        KVART_RETURN_IF_ERROR(read(run, head, false, v));
       }
     }
     return Status::Ok();

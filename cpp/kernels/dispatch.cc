@@ -15,15 +15,14 @@ const KernelTable& ScalarTable() {
   static const KernelTable table = {
       .name = "scalar",
       .matmul = {scalar::kMatmul, scalar::kMatmulCount},
-      .attend_page = {scalar::kAttendPage, scalar::kAttendPageCount},
+      .score = {scalar::kScore, scalar::kScoreCount},
+      .softmax = scalar::softmax_scalar,
+      .mix = {scalar::kMix, scalar::kMixCount},
       .attend_merge = scalar::attend_merge_scalar,
       .rms_norm = scalar::rms_norm_scalar,
       .quantize = scalar::quantize_scalar,
       .silu_mul = scalar::silu_mul_scalar,
       .to_half = scalar::to_half_scalar,
-      .score = {scalar::kScore, scalar::kScoreCount},
-      .softmax = scalar::softmax_scalar,
-      .mix = {scalar::kMix, scalar::kMixCount},
   };
   return table;
 }
@@ -69,10 +68,19 @@ const MatmulKernel* FindMatmul(const KernelTable& table, DType type, Activations
   return nullptr;
 }
 
-const AttendPageKernel* FindAttendPage(const KernelTable& table, DType k_type, DType v_type) {
-  for (const auto& kernels : {table.attend_page, ScalarTable().attend_page}) {
-    for (const AttendPageKernel& kernel : kernels) {
-      if (kernel.k_type == k_type && kernel.v_type == v_type) return &kernel;
+const ScoreKernel* FindScore(const KernelTable& table, const KvFormat& format) {
+  for (const auto& kernels : {table.score, ScalarTable().score}) {
+    for (const ScoreKernel& kernel : kernels) {
+      if (kernel.code == format.code && (format.is_float() || kernel.axis == format.axis)) return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+const MixKernel* FindMix(const KernelTable& table, const KvFormat& format) {
+  for (const auto& kernels : {table.mix, ScalarTable().mix}) {
+    for (const MixKernel& kernel : kernels) {
+      if (kernel.code == format.code) return &kernel;
     }
   }
   return nullptr;

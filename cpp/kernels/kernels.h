@@ -57,32 +57,6 @@ struct MatmulKernel {
   void (*run)(const MatmulArgs&);
 };
 
-// The share of one page in the attention of n_tokens * group query rows that use one KV head. For token i, query head g:
-//   s_t = fma over channels c in order of q[c] * k[t][c], t < visible[i];  m = max s_t;  p_t = Exp2(s_t - m)
-//   l = sum of p_t in eight lanes (lane t % 8, in order of t), lanes added as in LaneSum
-//   o[d] = fma over t in order of p_t * v[t][d]
-// visible[i] = 0 gives m = -inf, l = 0, o = 0.
-struct AttendPageArgs {
-  const void* k = nullptr;  // (page tokens / 8, head_dim, 8)
-  const void* v = nullptr;  // (page tokens, head_dim)
-  int head_dim = 0;         // a multiple of 8
-  int64_t n_tokens = 0;
-  int group = 0;                       // query heads per KV head
-  const float* q = nullptr;            // token i, head g at q + i * q_stride + g * head_dim; scaled by log2(e) / sqrt(head_dim)
-  int64_t q_stride = 0;
-  const int32_t* visible = nullptr;    // (n_tokens), each <= page tokens
-  float* m = nullptr;                  // (n_tokens * group)
-  float* l = nullptr;                  // (n_tokens * group)
-  float* o = nullptr;                  // (n_tokens * group, head_dim)
-};
-constexpr int kMaxPageTokens = 256;
-
-struct AttendPageKernel {
-  const char* name;  // attend_page_<k>_<v>_<isa>
-  DType k_type, v_type;
-  void (*run)(const AttendPageArgs&);
-};
-
 // Joins a page's share (m, l, o) into the running one (M, L, O), page after page in order. With M' = max(M, m), a = Exp2(M - M'),
 // b = Exp2(m - M'): L = fma(l, b, L * a), O[d] = fma(o[d], b, O[d] * a). Rows with m = -inf leave the running ones untouched.
 struct AttendMergeArgs {
@@ -91,6 +65,8 @@ struct AttendMergeArgs {
   const float *m = nullptr, *l = nullptr, *o = nullptr;
   float *run_m = nullptr, *run_l = nullptr, *run_o = nullptr;  // start at -inf, 0, 0
 };
+
+constexpr int kMaxPageTokens = 256;
 
 // ---- Attention over one page in three steps: scores of keys, softmax, mix of values; each step knows one format only.
 constexpr int kMaxAttendRows = 8;  // query rows at a time that share what is loaded
@@ -150,7 +126,9 @@ struct MixKernel {
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "neon"
   std::span<const MatmulKernel> matmul;            // in order of preference
-  std::span<const AttendPageKernel> attend_page;
+  std::span<const ScoreKernel> score;
+  void (*softmax)(const SoftmaxArgs&);
+  std::span<const MixKernel> mix;
   void (*attend_merge)(const AttendMergeArgs&);
   // y[i][c] = (x[i][c] * r) * w[c], r = 1 / sqrt(sum of squares / cols + eps); squares by fma in eight lanes, LaneSum. cols % 8 == 0.
   void (*rms_norm)(const float* x, const float* w, float eps, int64_t n, int64_t cols, float* y);  // x, y: (n, cols)
@@ -158,9 +136,6 @@ struct KernelTable {
   // y = g / (1 + Exp2(-g * log2 e)) * u
   void (*silu_mul)(const float* g, const float* u, int64_t n, float* y);
   void (*to_half)(const float* x, int64_t n, uint16_t* y);
-  std::span<const ScoreKernel> score;
-  void (*softmax)(const SoftmaxArgs&);
-  std::span<const MixKernel> mix;
 };
 
 // Exp2(x) as every kernel computes it, for x <= 0 in attention and any x in SiLU: x is cut to [-126, 126]; n = x rounded to nearest
@@ -179,6 +154,7 @@ std::span<const KernelTable* const> UsableKernels();  // best first, scalar last
 
 // The kernel for weights of this type, or nullptr. Float formats take float activations whatever is asked.
 const MatmulKernel* FindMatmul(const KernelTable& table, DType type, Activations activations);
-const AttendPageKernel* FindAttendPage(const KernelTable& table, DType k_type, DType v_type);
+const ScoreKernel* FindScore(const KernelTable& table, const KvFormat& format);
+const MixKernel* FindMix(const KernelTable& table, const KvFormat& format);
 
 }  // namespace kvart

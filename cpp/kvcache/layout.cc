@@ -3,9 +3,11 @@
 namespace kvart {
 
 std::string KvGeometry::ToString() const {
-  return std::to_string(n_layers) + " layers, " + std::to_string(n_kv_heads) + " KV heads of " + std::to_string(head_dim) +
-         ", pages of " + std::to_string(page_tokens) + " tokens, k=" + std::string(Info(k_type).name) +
-         ", v=" + std::string(Info(v_type).name);
+  std::string text = std::to_string(n_layers) + " layers, " + std::to_string(n_kv_heads) + " KV heads of " +
+                     std::to_string(head_dim) + ", pages of " + std::to_string(page_tokens) + " tokens, k=" +
+                     kvart::ToString(formats.k, true) + ", v=" + kvart::ToString(formats.v, false);
+  if (seals()) text += ", " + std::to_string(sinks) + " sinks";
+  return text;
 }
 
 Status CheckGeometry(const KvGeometry& g) {
@@ -20,10 +22,8 @@ Status CheckGeometry(const KvGeometry& g) {
     return Errorf(StatusCode::kInvalidArgument, "K/V geometry: pages of %d tokens; a multiple of %d up to 256 is wanted",
                   g.page_tokens, kTileTokens);
   }
-  for (const DType type : {g.k_type, g.v_type}) {
-    if (type != DType::kF16 && type != DType::kF32) {
-      return Errorf(StatusCode::kUnsupported, "K/V format %s: f16 or f32 is wanted", std::string(Info(type).name).c_str());
-    }
+  if (g.sinks < 0 || g.sinks > g.page_tokens) {
+    return Errorf(StatusCode::kInvalidArgument, "K/V geometry: %d sinks; 0 … %d, a page, are wanted", g.sinks, g.page_tokens);
   }
   return Status::Ok();
 }

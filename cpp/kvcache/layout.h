@@ -11,46 +11,52 @@
 #include <string>
 
 #include "base/status.h"
-#include "quant/dtype.h"
+#include "quant/kv_block.h"
+#include "quant/kv_format.h"
 
 namespace kvart {
 
 constexpr int kTileTokens = 8;
 
-// The shape of a model's K/V and the number formats they are kept in. Two caches fit together only if all of it is equal.
+// The shape of a model's K/V and the formats they are kept in. Two caches fit together only if all of it is equal.
 struct KvGeometry {
   int n_layers = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
   int page_tokens = 128;
-  DType k_type = DType::kF16;
-  DType v_type = DType::kF16;
+  KvFormats formats;
+  int sinks = 0;  // first tokens of a text that stay half precision when their page is sealed
 
   bool operator==(const KvGeometry&) const = default;
-  std::string ToString() const;  // "24 layers, 2 KV heads of 64, pages of 128 tokens, k=f16, v=f16"
-  // Bytes of one token in all layers.
-  uint64_t TokenBytes() const {
-    return static_cast<uint64_t>(n_layers) * static_cast<uint64_t>(n_kv_heads) *
-           (RowBytes(k_type, static_cast<uint64_t>(head_dim)) + RowBytes(v_type, static_cast<uint64_t>(head_dim)));
-  }
+  std::string ToString() const;  // "24 layers, 2 KV heads of 64, pages of 128 tokens, k=int4, v=int4, 4 sinks"
+  // Full pages are turned into integers: sealed. Otherwise they stay as they were written.
+  bool seals() const { return !formats.k.is_float() || !formats.v.is_float(); }
+  // The formats of the open page: integers are halves until they are sealed.
+  KvCode open_k() const { return formats.k.is_float() && !seals() ? formats.k.code : KvCode::kF16; }
+  KvCode open_v() const { return formats.v.is_float() && !seals() ? formats.v.code : KvCode::kF16; }
 };
+
+inline int64_t ElementBytes(KvCode code) { return code == KvCode::kF32 ? 4 : 2; }
 
 // InvalidArgument names what is out of range.
 Status CheckGeometry(const KvGeometry& geometry);
 
-// Offsets in a run of memory that holds `capacity` tokens (a multiple of kTileTokens) of every layer.
+// Offsets in a run of float memory that holds `capacity` tokens (a multiple of kTileTokens) of every layer.
 class KvOffsets {
  public:
   KvOffsets(const KvGeometry& geometry, int64_t capacity)
       : n_layers_(geometry.n_layers),
         n_kv_heads_(geometry.n_kv_heads),
-        k_token_bytes_(static_cast<int64_t>(RowBytes(geometry.k_type, static_cast<uint64_t>(geometry.head_dim)))),
-        v_token_bytes_(static_cast<int64_t>(RowBytes(geometry.v_type, static_cast<uint64_t>(geometry.head_dim)))),
+        k_token_bytes_(ElementBytes(geometry.open_k()) * geometry.head_dim),
+        v_token_bytes_(ElementBytes(geometry.open_v()) * geometry.head_dim),
         capacity_(capacity) {}
 
   int64_t head_bytes() const { return capacity_ * (k_token_bytes_ + v_token_bytes_); }
   int64_t layer_bytes() const { return head_bytes() * n_kv_heads_; }
   uint64_t bytes() const { return static_cast<uint64_t>(layer_bytes()) * static_cast<uint64_t>(n_layers_); }
+  uint64_t token_bytes() const {  // in all layers
+    return static_cast<uint64_t>((k_token_bytes_ + v_token_bytes_) * n_kv_heads_ * n_layers_);
+  }
 
   // The key tile, or the values, of the token at `token` (for keys a multiple of kTileTokens), KV head 0.
   int64_t Keys(int layer, int64_t token) const { return layer * layer_bytes() + token * k_token_bytes_; }
@@ -61,6 +67,27 @@ class KvOffsets {
  private:
   int n_layers_, n_kv_heads_;
   int64_t k_token_bytes_, v_token_bytes_, capacity_;
+};
+
+// Offsets in a sealed page's payload: for each layer, for each KV head, the key block and the value block.
+class SealedOffsets {
+ public:
+  explicit SealedOffsets(const KvGeometry& g)
+      : keys_(g.formats.k, true, g.page_tokens, g.head_dim),
+        values_(g.formats.v, false, g.page_tokens, g.head_dim),
+        n_layers_(g.n_layers),
+        n_kv_heads_(g.n_kv_heads) {}
+
+  const KvBlock& keys() const { return keys_; }
+  const KvBlock& values() const { return values_; }
+  int64_t head_bytes() const { return static_cast<int64_t>(keys_.bytes() + values_.bytes()); }
+  uint64_t bytes() const { return static_cast<uint64_t>(head_bytes() * n_kv_heads_ * n_layers_); }
+  int64_t Keys(int layer) const { return layer * n_kv_heads_ * head_bytes(); }  // KV head 0
+  int64_t Values(int layer) const { return Keys(layer) + static_cast<int64_t>(keys_.bytes()); }
+
+ private:
+  KvBlock keys_, values_;
+  int n_layers_, n_kv_heads_;
 };
 
 // Index of channel c of token t in one head's keys, and of dimension d in its values, in elements.

@@ -1,6 +1,7 @@
 #include "kvcache/sequence.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace kvart {
@@ -16,58 +17,215 @@ Status CheckRewind(int64_t n_tokens, int64_t size) {
 
 class PagedSequence final : public KvSequence {
  public:
-  explicit PagedSequence(std::shared_ptr<PagePool> pool) : KvSequence(pool->geometry()), pool_(std::move(pool)) {}
+  PagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store)
+      : KvSequence(pool->geometry()), pool_(std::move(pool)), store_(std::move(store)), sealed_offsets_(geometry_) {}
+
+  int64_t Room() const override {
+    return geometry_.seals() ? geometry_.page_tokens - (size() - open_begin()) : std::numeric_limits<int64_t>::max();
+  }
 
   Status Reserve(int64_t n) override {
-    const int64_t page_tokens = geometry_.page_tokens;
-    const size_t n_pages = static_cast<size_t>(DivideUp(size_ + n, page_tokens));
-    std::vector<PagePool::PageRef> pages = pages_;
+    if (n > Room()) return Status(StatusCode::kInternal, "more tokens at once than the open page has room for");
+    const int64_t page_tokens = geometry_.page_tokens, begin = open_begin();
+    const size_t n_pages = static_cast<size_t>(DivideUp(size() + n - begin, page_tokens));
+    std::vector<PagePool::PageRef> pages = open_;
     pages.reserve(n_pages);
     // The page that will be written to must be ours alone.
-    const size_t tail = static_cast<size_t>(size_ / page_tokens);
-    if (n > 0 && size_ % page_tokens != 0 && pages_[tail].use_count() > 2) {  // ours and the copy above
+    const size_t tail = static_cast<size_t>((size() - begin) / page_tokens);
+    if (n > 0 && size() % page_tokens != 0 && open_[tail].use_count() > 2) {  // ours and the copy above
       KVART_ASSIGN_OR_RETURN(pages[tail], pool_->Allocate());
-      KVART_RETURN_IF_ERROR(pool_->memory().Copy(pages[tail]->block.address(), pages_[tail]->block.address(),
-                                                 pool_->layout().bytes()));
+      KVART_RETURN_IF_ERROR(
+          pool_->memory().Copy(pages[tail]->block.address(), open_[tail]->block.address(), pool_->layout().bytes()));
     }
     while (pages.size() < n_pages) {
       KVART_ASSIGN_OR_RETURN(PagePool::PageRef page, pool_->Allocate());
       pages.push_back(std::move(page));
     }
-    pages_ = std::move(pages);
+    open_ = std::move(pages);
     return Status::Ok();
   }
 
   KvView View(int layer, int64_t n_tokens) const override {
-    KvView view{geometry_, {}, pool_->layout().head_bytes()};
-    view.pages.reserve(static_cast<size_t>(DivideUp(n_tokens, geometry_.page_tokens)));
-    for (int64_t i = 0; i < DivideUp(n_tokens, geometry_.page_tokens); ++i) {
-      const Address base = pages_[static_cast<size_t>(i)]->block.address();
-      view.pages.push_back({base + static_cast<Address>(pool_->layout().Keys(layer, 0)),
-                            base + static_cast<Address>(pool_->layout().Values(layer, 0))});
+    KvView view{geometry_, {}};
+    const int64_t page_tokens = geometry_.page_tokens;
+    view.runs.reserve(sealed_.size() + open_.size() + 1);
+    if (sinks_ != nullptr) {
+      const KvOffsets at = SinkOffsets();
+      view.runs.push_back(FloatRun(sinks_->address(), at, layer, 0, geometry_.sinks));
+    }
+    for (size_t i = 0; i < sealed_.size(); ++i) {
+      KvView::Run run;
+      const Address base = AddressOf(sealed_[i].slot->payload().data());
+      run.k = base + static_cast<Address>(sealed_offsets_.Keys(layer));
+      run.v = base + static_cast<Address>(sealed_offsets_.Values(layer));
+      run.head_stride = sealed_offsets_.head_bytes();
+      run.pos = static_cast<int64_t>(i) * page_tokens;
+      run.n = geometry_.page_tokens;
+      run.first = i == 0 ? geometry_.sinks : 0;
+      run.sealed = true;
+      view.runs.push_back(run);
+    }
+    for (int64_t pos = open_begin(); pos < n_tokens; pos += page_tokens) {
+      const size_t i = static_cast<size_t>((pos - open_begin()) / page_tokens);
+      view.runs.push_back(FloatRun(open_[i]->block.address(), pool_->layout(), layer, pos, geometry_.page_tokens));
     }
     return view;
   }
 
+  Address FullPage() const override {
+    return geometry_.seals() && size() - open_begin() == geometry_.page_tokens ? open_[0]->block.address() : 0;
+  }
+
+  Status Seal(std::span<const uint8_t> payload) override {
+    if (sealed_.empty() && geometry_.sinks > 0) KVART_RETURN_IF_ERROR(SealSinks());
+    const SlotHead head = HeadOf(SlotKind::kPage, static_cast<uint32_t>(sealed_.size()), ids());
+    KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> slot, store_->Put(head, payload));
+    sealed_.push_back({head.name, std::move(slot)});
+    open_.clear();
+    return Status::Ok();
+  }
+
+  Result<int64_t> Adopt(std::span<const int32_t> ids) override {
+    if (!geometry_.seals() || !open_.empty()) return int64_t{0};
+    const size_t page_tokens = static_cast<size_t>(geometry_.page_tokens);
+    size_t done = 0;
+    for (; ids.size() - done >= page_tokens; done += page_tokens) {
+      SlotHead head;
+      head.page = static_cast<uint32_t>(sealed_.size());
+      head.kind = SlotKind::kPage;
+      head.ids.assign(ids.begin() + static_cast<int64_t>(done), ids.begin() + static_cast<int64_t>(done + page_tokens));
+      head.previous = LastName();
+      head.name = NameOfPage(head.previous, head.ids);
+      KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> slot, store_->Find(head));
+      if (slot == nullptr) break;
+      if (sealed_.empty() && geometry_.sinks > 0) {
+        KVART_ASSIGN_OR_RETURN(sinks_, FindSinks(head.name));
+        if (sinks_ == nullptr) break;
+      }
+      sealed_.push_back({head.name, std::move(slot)});
+      Commit(head.ids);
+    }
+    return static_cast<int64_t>(done);
+  }
+
   Status Rewind(int64_t n_tokens) override {
-    KVART_RETURN_IF_ERROR(CheckRewind(n_tokens, size_));
-    pages_.resize(static_cast<size_t>(DivideUp(n_tokens, geometry_.page_tokens)));
-    size_ = n_tokens;
+    KVART_RETURN_IF_ERROR(CheckRewind(n_tokens, size()));
+    if (n_tokens < open_begin()) {  // into a sealed page: its half-precision rows are gone
+      n_tokens = n_tokens / geometry_.page_tokens * geometry_.page_tokens;
+      sealed_.resize(static_cast<size_t>(n_tokens / geometry_.page_tokens));
+      if (sealed_.empty()) sinks_.reset();
+    }
+    open_.resize(static_cast<size_t>(DivideUp(n_tokens - open_begin(), geometry_.page_tokens)));
+    ids_.resize(static_cast<size_t>(n_tokens));
     return Status::Ok();
   }
 
   Result<std::unique_ptr<KvSequence>> Fork() const override {
-    auto fork = std::make_unique<PagedSequence>(pool_);
-    fork->pages_.assign(pages_.begin(), pages_.begin() + DivideUp(size_, geometry_.page_tokens));
-    fork->size_ = size_;
+    auto fork = std::make_unique<PagedSequence>(pool_, store_);
+    fork->sealed_ = sealed_;
+    fork->sinks_ = sinks_;
+    fork->open_.assign(open_.begin(), open_.begin() + DivideUp(size() - open_begin(), geometry_.page_tokens));
+    fork->ids_ = ids_;
     return std::unique_ptr<KvSequence>(std::move(fork));
   }
 
-  uint64_t held_bytes() const override { return pages_.size() * pool_->layout().bytes(); }
+  uint64_t held_bytes() const override {
+    uint64_t bytes = open_.size() * pool_->layout().bytes() + sealed_.size() * sealed_offsets_.bytes();
+    if (sinks_ != nullptr) bytes += sinks_->bytes();
+    return bytes;
+  }
 
  private:
+  struct Sealed {
+    PageName name;
+    std::shared_ptr<const SlotRef> slot;
+  };
+
+  int64_t open_begin() const { return static_cast<int64_t>(sealed_.size()) * geometry_.page_tokens; }
+  PageName LastName() const { return sealed_.empty() ? PageName{} : sealed_.back().name; }
+  KvOffsets SinkOffsets() const { return {geometry_, DivideUp(geometry_.sinks, kTileTokens) * kTileTokens}; }
+
+  static KvView::Run FloatRun(Address base, const KvOffsets& at, int layer, int64_t pos, int32_t n) {
+    KvView::Run run;
+    run.k = base + static_cast<Address>(at.Keys(layer, 0));
+    run.v = base + static_cast<Address>(at.Values(layer, 0));
+    run.head_stride = at.head_bytes();
+    run.pos = pos;
+    run.n = n;
+    return run;
+  }
+
+  // The head of page `page` of a text of these ids, behind the pages that are sealed.
+  SlotHead HeadOf(SlotKind kind, uint32_t page, std::span<const int32_t> ids) const {
+    SlotHead head;
+    head.kind = kind;
+    head.page = page;
+    const auto begin = ids.begin() + static_cast<int64_t>(page) * geometry_.page_tokens;
+    head.ids.assign(begin, begin + geometry_.page_tokens);
+    head.previous = LastName();
+    head.name = NameOfPage(head.previous, head.ids);
+    return head;
+  }
+
+  // Copies the first tokens of the open page to a run of their own, and keeps that in the store, in pieces of at most a page's payload.
+  Status SealSinks() {
+    const KvOffsets from = pool_->layout(), to = SinkOffsets();
+    KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), to.bytes()));
+    const Address page = open_[0]->block.address();
+    const size_t k_bytes = static_cast<size_t>(to.Values(0, 0)), v_bytes = static_cast<size_t>(to.head_bytes()) - k_bytes;
+    for (int layer = 0; layer < geometry_.n_layers; ++layer) {
+      for (int head = 0; head < geometry_.n_kv_heads; ++head) {
+        const auto at = [&](Address base, const KvOffsets& offsets, int64_t offset) {
+          return base + static_cast<Address>(offset + head * offsets.head_bytes());
+        };
+        Memory& memory = pool_->memory();
+        KVART_RETURN_IF_ERROR(memory.Copy(at(block.address(), to, to.Keys(layer, 0)), at(page, from, from.Keys(layer, 0)), k_bytes));
+        KVART_RETURN_IF_ERROR(memory.Copy(at(block.address(), to, to.Values(layer, 0)), at(page, from, from.Values(layer, 0)), v_bytes));
+      }
+    }
+    std::vector<uint8_t> bytes(block.bytes());
+    KVART_RETURN_IF_ERROR(pool_->memory().Read(bytes.data(), block.address(), bytes.size()));
+    const PageName first_page = HeadOf(SlotKind::kPage, 0, ids()).name;
+    uint32_t piece = 0;
+    for (size_t begin = 0; begin < bytes.size(); begin += sealed_offsets_.bytes(), ++piece) {
+      const size_t n = std::min<size_t>(bytes.size() - begin, sealed_offsets_.bytes());
+      KVART_RETURN_IF_ERROR(store_->Put(SinkHead(first_page, piece), std::span(bytes).subspan(begin, n)).status());
+    }
+    sinks_ = std::make_shared<const Block>(std::move(block));
+    return Status::Ok();
+  }
+
+  // The head of one piece of the sinks that go with a first page.
+  static SlotHead SinkHead(const PageName& first_page, uint32_t piece) {
+    SlotHead head;
+    head.kind = SlotKind::kSinks;
+    head.page = piece;
+    head.previous = first_page;
+    const int32_t id = static_cast<int32_t>(piece);
+    head.name = NameOfPage(first_page, {&id, 1});
+    return head;
+  }
+
+  // The sinks that go with this first page, or nullptr.
+  Result<std::shared_ptr<const Block>> FindSinks(const PageName& first_page) {
+    std::vector<uint8_t> bytes;
+    for (uint32_t piece = 0; bytes.size() < SinkOffsets().bytes(); ++piece) {
+      KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> slot, store_->Find(SinkHead(first_page, piece)));
+      if (slot == nullptr || slot->payload().empty()) return std::shared_ptr<const Block>();
+      bytes.insert(bytes.end(), slot->payload().begin(), slot->payload().end());
+    }
+    if (bytes.size() != SinkOffsets().bytes()) return std::shared_ptr<const Block>();
+    KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), bytes.size()));
+    KVART_RETURN_IF_ERROR(pool_->memory().Write(block.address(), bytes.data(), bytes.size()));
+    return std::make_shared<const Block>(std::move(block));
+  }
+
   std::shared_ptr<PagePool> pool_;
-  std::vector<PagePool::PageRef> pages_;
+  std::shared_ptr<PageStore> store_;
+  SealedOffsets sealed_offsets_;
+  std::vector<Sealed> sealed_;           // pages 0 …, where the geometry seals
+  std::shared_ptr<const Block> sinks_;   // the first tokens in half precision, once their page is sealed
+  std::vector<PagePool::PageRef> open_;  // the pages behind them: one at most where the geometry seals
 };
 
 class ContiguousSequence final : public KvSequence {
@@ -75,35 +233,42 @@ class ContiguousSequence final : public KvSequence {
   ContiguousSequence(const KvGeometry& geometry, Memory& memory)
       : KvSequence(geometry), memory_(memory), layout_(geometry, 0) {}
 
+  int64_t Room() const override { return std::numeric_limits<int64_t>::max(); }
+
   Status Reserve(int64_t n) override {
-    if (size_ + n <= capacity_) return Status::Ok();
-    const int64_t pages = DivideUp(std::max(size_ + n, 2 * capacity_), geometry_.page_tokens);
+    if (size() + n <= capacity_) return Status::Ok();
+    const int64_t pages = DivideUp(std::max(size() + n, 2 * capacity_), geometry_.page_tokens);
     return Grow(pages * geometry_.page_tokens);
   }
 
   KvView View(int layer, int64_t n_tokens) const override {
-    KvView view{geometry_, {}, layout_.head_bytes()};
+    KvView view{geometry_, {}};
     for (int64_t token = 0; token < n_tokens; token += geometry_.page_tokens) {
-      view.pages.push_back({block_.address() + static_cast<Address>(layout_.Keys(layer, token)),
-                            block_.address() + static_cast<Address>(layout_.Values(layer, token))});
+      KvView::Run run;
+      run.k = block_.address() + static_cast<Address>(layout_.Keys(layer, token));
+      run.v = block_.address() + static_cast<Address>(layout_.Values(layer, token));
+      run.head_stride = layout_.head_bytes();
+      run.pos = token;
+      run.n = geometry_.page_tokens;
+      view.runs.push_back(run);
     }
     return view;
   }
 
   Status Rewind(int64_t n_tokens) override {
-    KVART_RETURN_IF_ERROR(CheckRewind(n_tokens, size_));
-    size_ = n_tokens;
+    KVART_RETURN_IF_ERROR(CheckRewind(n_tokens, size()));
+    ids_.resize(static_cast<size_t>(n_tokens));
     return Status::Ok();
   }
 
   Result<std::unique_ptr<KvSequence>> Fork() const override {
     auto fork = std::make_unique<ContiguousSequence>(geometry_, memory_);
-    if (size_ > 0) {
+    if (size() > 0) {
       KVART_ASSIGN_OR_RETURN(fork->block_, Block::Allocate(memory_, layout_.bytes()));
       KVART_RETURN_IF_ERROR(memory_.Copy(fork->block_.address(), block_.address(), layout_.bytes()));
       fork->capacity_ = capacity_;
       fork->layout_ = layout_;
-      fork->size_ = size_;
+      fork->ids_ = ids_;
     }
     return std::unique_ptr<KvSequence>(std::move(fork));
   }
@@ -114,10 +279,10 @@ class ContiguousSequence final : public KvSequence {
   Status Grow(int64_t capacity) {
     const KvOffsets layout(geometry_, capacity);
     KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(memory_, layout.bytes()));
-    const uint64_t k_bytes = RowBytes(geometry_.k_type, static_cast<uint64_t>(geometry_.head_dim));
-    const uint64_t v_bytes = RowBytes(geometry_.v_type, static_cast<uint64_t>(geometry_.head_dim));
-    const uint64_t tokens = static_cast<uint64_t>(DivideUp(size_, kTileTokens) * kTileTokens);
-    for (int layer = 0; size_ > 0 && layer < geometry_.n_layers; ++layer) {
+    const uint64_t k_bytes = static_cast<uint64_t>(ElementBytes(geometry_.open_k()) * geometry_.head_dim);
+    const uint64_t v_bytes = static_cast<uint64_t>(ElementBytes(geometry_.open_v()) * geometry_.head_dim);
+    const uint64_t tokens = static_cast<uint64_t>(DivideUp(size(), kTileTokens) * kTileTokens);
+    for (int layer = 0; size() > 0 && layer < geometry_.n_layers; ++layer) {
       for (int head = 0; head < geometry_.n_kv_heads; ++head) {
         const auto at = [&](const Block& b, const KvOffsets& l, bool keys) {
           return b.address() + static_cast<Address>((keys ? l.Keys(layer, 0) : l.Values(layer, 0)) + head * l.head_bytes());
@@ -140,12 +305,16 @@ class ContiguousSequence final : public KvSequence {
 
 }  // namespace
 
-Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool) {
-  return std::unique_ptr<KvSequence>(std::make_unique<PagedSequence>(std::move(pool)));
+Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store) {
+  if (pool->geometry().seals() && store == nullptr) return Status(StatusCode::kInternal, "a cache that seals pages needs a store");
+  return std::unique_ptr<KvSequence>(std::make_unique<PagedSequence>(std::move(pool), std::move(store)));
 }
 
 Result<std::unique_ptr<KvSequence>> NewContiguousSequence(const KvGeometry& geometry, Memory& memory) {
   KVART_RETURN_IF_ERROR(CheckGeometry(geometry));
+  if (geometry.seals()) {
+    return Status(StatusCode::kUnsupported, "the contiguous layout keeps f32 or f16; found " + geometry.ToString());
+  }
   return std::unique_ptr<KvSequence>(std::make_unique<ContiguousSequence>(geometry, memory));
 }
 

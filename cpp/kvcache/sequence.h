@@ -1,27 +1,32 @@
-// One text's K/V: reserve room, let the backend fill it, commit; look at it through views; rewind, fork.
-// May depend on: base, quant, layout. Next for the token: backend/ appends to a view and attends over it.
+// One text's K/V: reserve room, let the backend fill it, commit; look at it through views; seal, adopt, rewind, fork.
+// May depend on: base, quant, layout, pool, store. Next for the token: backend/ appends to a view and attends over it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/memory.h"
 #include "base/status.h"
 #include "kvcache/layout.h"
 #include "kvcache/pool.h"
+#include "kvcache/store.h"
 
 namespace kvart {
 
-// Where one layer's pages lie. Page i holds tokens i * page_tokens …; the last one may be part full.
+// Where one layer's K/V lie: runs of tokens, in order of position. A token sees the runs before it and, of its own, what is not behind it.
 struct KvView {
-  struct Page {
-    Address k;  // KV head 0: (page_tokens / 8, head_dim, 8)
-    Address v;  // KV head 0: (page_tokens, head_dim)
+  struct Run {
+    Address k = 0, v = 0;     // KV head 0: float (tokens / 8, head_dim, 8) and (tokens, head_dim), or KvBlocks of a sealed page
+    int64_t head_stride = 0;  // bytes from one KV head to the next, for keys and values alike
+    int64_t pos = 0;          // of its first token
+    int32_t n = 0;            // tokens
+    int32_t first = 0;        // tokens before this one are not to be read here: sinks, which have a run of their own
+    bool sealed = false;
   };
   KvGeometry geometry;
-  std::vector<Page> pages;
-  int64_t head_stride = 0;  // bytes from one KV head to the next, for keys and values alike
+  std::vector<Run> runs;
 };
 
 // The interface that all layouts and formats share. Not thread-safe: the engine's lock covers it. The Memory must outlive it.
@@ -30,15 +35,27 @@ class KvSequence {
   virtual ~KvSequence() = default;
 
   const KvGeometry& geometry() const { return geometry_; }
-  int64_t size() const { return size_; }  // tokens whose K/V are there
+  int64_t size() const { return static_cast<int64_t>(ids_.size()); }  // tokens whose K/V are there
+  std::span<const int32_t> ids() const { return ids_; }
 
-  // Makes room for n more tokens behind size() that nobody else sees. Strong: on failure nothing has changed.
+  // How many tokens may be appended at once: where pages are sealed, no further than the end of the open page.
+  virtual int64_t Room() const = 0;
+  // Makes room for n <= Room() more tokens behind size() that nobody else sees. Strong: on failure nothing has changed.
   virtual Status Reserve(int64_t n) = 0;
   // Where the first n_tokens of a layer lie: up to size(), or up to what is reserved.
   virtual KvView View(int layer, int64_t n_tokens) const = 0;
-  // The n reserved tokens are there now.
-  void Commit(int64_t n) { size_ += n; }
-  // Keeps the first n_tokens, which is at most size(); room that is not needed any more is given back.
+  // The reserved tokens are there now.
+  void Commit(std::span<const int32_t> ids) { ids_.insert(ids_.end(), ids.begin(), ids.end()); }
+
+  // The open page when it is full and waits to be sealed, 0 otherwise; laid out as KvOffsets(geometry, page_tokens).
+  virtual Address FullPage() const { return 0; }
+  // Its payload, laid out as SealedOffsets(geometry): the page is sealed from now on.
+  virtual Status Seal(std::span<const uint8_t> payload) { return Status(StatusCode::kInternal, "this layout seals no pages"); }
+  // Takes over pages that are known already and whose ids come next in ids; only at the end of a sealed page. Returns how many tokens.
+  virtual Result<int64_t> Adopt(std::span<const int32_t> ids) { return int64_t{0}; }
+
+  // Keeps the first n_tokens, which is at most size(), or less: size() then tells how many are left, and the rest, less than a page, is to be
+  // computed again from its ids. Room that is not needed any more is given back.
   virtual Status Rewind(int64_t n_tokens) = 0;
   // An independent copy; what can be shared is.
   virtual Result<std::unique_ptr<KvSequence>> Fork() const = 0;
@@ -48,14 +65,14 @@ class KvSequence {
  protected:
   explicit KvSequence(const KvGeometry& geometry) : geometry_(geometry) {}
   KvGeometry geometry_;
-  int64_t size_ = 0;
+  std::vector<int32_t> ids_;
 };
 
-// Pages from a pool behind a page table: the default. Full pages and forked ones are shared; a shared page is copied before it is
-// written to.
-Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool);
+// Pages behind a page table: the default. Open pages come from the pool, sealed ones (store: only where the geometry seals) from the store. Full pages
+// and forked ones are shared; a shared page is copied before it is written to.
+Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store);
 
-// One run of memory that doubles when full: simple, and the reference that other layouts are tested against.
+// One run of memory that doubles when full: simple, and the reference that other layouts are tested against. Floats only.
 Result<std::unique_ptr<KvSequence>> NewContiguousSequence(const KvGeometry& geometry, Memory& memory);
 
 }  // namespace kvart

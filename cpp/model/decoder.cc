@@ -18,20 +18,20 @@ Result<std::unique_ptr<Decoder>> Decoder::Load(const GgufFile& file, std::unique
   return decoder;
 }
 
-KvGeometry Decoder::Geometry(DType k_type, DType v_type) const {
+KvGeometry Decoder::Geometry(const KvFormats& formats, int sinks) const {
   KvGeometry g;
   g.n_layers = config_.n_layers;
   g.n_kv_heads = config_.n_kv_heads;
   g.head_dim = config_.head_dim;
-  g.k_type = k_type;
-  g.v_type = v_type;
+  g.formats = formats;
+  g.sinks = g.seals() ? sinks : 0;
   return g;
 }
 
 Status Decoder::Check(std::span<const DecodeSpan> batch) const {
   for (const DecodeSpan& span : batch) {
     const KvGeometry& found = span.sequence->geometry();
-    KvGeometry wanted = Geometry(found.k_type, found.v_type);
+    KvGeometry wanted = Geometry(found.formats, found.sinks);
     wanted.page_tokens = found.page_tokens;
     if (found != wanted) {
       return Status(StatusCode::kInvalidArgument,
@@ -60,8 +60,19 @@ Status Decoder::ReserveActivations(int64_t n) {
   return Status::Ok();
 }
 
+Status Decoder::SealFullPage(KvSequence& sequence) {
+  const Address page = sequence.FullPage();
+  if (page == 0) return Status::Ok();
+  std::vector<uint8_t> payload;
+  const KvGeometry& g = sequence.geometry();
+  const int first = sequence.size() == g.page_tokens ? g.sinks : 0;
+  KVART_RETURN_IF_ERROR(backend_->SealPage(g, page, first, &payload));
+  return sequence.Seal(payload);
+}
+
 Status Decoder::Forward(std::span<const DecodeSpan> batch) {
   KVART_RETURN_IF_ERROR(Check(batch));
+  for (const DecodeSpan& span : batch) KVART_RETURN_IF_ERROR(SealFullPage(*span.sequence));
   std::vector<int32_t> tokens;
   std::vector<float> angles;
   std::vector<KvSpan> spans;
@@ -90,7 +101,7 @@ Status Decoder::Forward(std::span<const DecodeSpan> batch) {
     KVART_RETURN_IF_ERROR(backend_->GatedMlp(w.mlp, config_.norm_eps, n, x));
   }
   for (size_t i = 0; i < spans.size(); ++i) KVART_RETURN_IF_ERROR(WriteLogits(batch[i], spans[i].first_row));
-  for (size_t i = 0; i < spans.size(); ++i) batch[i].sequence->Commit(spans[i].n);
+  for (size_t i = 0; i < spans.size(); ++i) batch[i].sequence->Commit(batch[i].tokens);
   return Status::Ok();
 }
 

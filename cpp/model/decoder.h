@@ -19,7 +19,7 @@ namespace kvart {
 // Tokens that follow what a sequence holds, and where their logits go.
 struct DecodeSpan {
   KvSequence* sequence = nullptr;
-  std::span<const int32_t> tokens;  // ids in [0, n_vocab), at least one
+  std::span<const int32_t> tokens;  // ids in [0, n_vocab), at least one, at most what sequence->Room() allows once its full page is sealed
   float* last_logits = nullptr;     // (n_vocab) of the last token, or none
   float* all_logits = nullptr;      // (tokens.size(), n_vocab), or none
 };
@@ -34,9 +34,13 @@ class Decoder {
   Backend& backend() { return *backend_; }
   const ModelWeights& weights() const { return weights_; }
   // The K/V shape of this model in these formats.
-  KvGeometry Geometry(DType k_type, DType v_type) const;
+  KvGeometry Geometry(const KvFormats& formats, int sinks = 0) const;
 
-  // Computes K/V and logits of a batch of spans, each of another sequence, and commits the K/V. On failure no sequence has changed.
+  // Seals the sequence's open page if it is full. Forward does so by itself; so does whoever looks for pages to adopt.
+  Status SealFullPage(KvSequence& sequence);
+
+  // Computes K/V and logits of a batch of spans, each of another sequence, and commits the K/V. On failure no sequence has changed, but that full
+  // pages may be sealed.
   Status Forward(std::span<const DecodeSpan> batch);
 
  private:

@@ -46,6 +46,11 @@ KvBlock::KvBlock(const KvFormat& format, bool keys, int tokens, int head_dim)
   n_groups_ = (along + group_ - 1) / group_;
   n_per_group_ = format.axis == KvAxis::kChannel ? head_dim : tokens;
   const size_t values = static_cast<size_t>(tokens) * static_cast<size_t>(head_dim);
+  if (format.is_float()) {
+    params_ = values * (format.code == KvCode::kF32 ? 4 : 2);
+    params_bytes_ = 0;
+    return;
+  }
   params_ = format.code == KvCode::kInt4 ? values / 2 : values;
   params_bytes_ = static_cast<size_t>(n_groups_) * static_cast<size_t>(n_per_group_) * 4;
   if (format.norm) params_bytes_ += static_cast<size_t>(tokens) * 2;
@@ -61,7 +66,22 @@ KvBlock::At KvBlock::CodeAt(int t, int c) const {
   return {vector * 32 + static_cast<size_t>(lane % 8 * 4 + along % 4), per_vector == 8 && along % 8 >= 4 ? 4 : 0};
 }
 
+size_t KvBlock::FloatAt(int t, int c) const {
+  return static_cast<size_t>(keys_ ? (t / 8 * head_dim_ + c) * 8 + t % 8 : t * head_dim_ + c);
+}
+
 void KvBlock::Encode(const uint16_t* x, int first, uint8_t* out) const {
+  if (format_.is_float()) {
+    for (int t = 0; t < tokens_; ++t) {
+      for (int c = 0; c < head_dim_; ++c) {
+        const uint16_t half = x[t * head_dim_ + c];
+        const float full = HalfToFloat(half);
+        if (format_.code == KvCode::kF16) std::memcpy(out + FloatAt(t, c) * 2, &half, 2);
+        else std::memcpy(out + FloatAt(t, c) * 4, &full, 4);
+      }
+    }
+    return;
+  }
   const bool four_bits = format_.code == KvCode::kInt4;
   std::memset(out, 0, bytes());
   std::vector<float> values(static_cast<size_t>(tokens_) * static_cast<size_t>(head_dim_));
@@ -117,6 +137,15 @@ void KvBlock::Encode(const uint16_t* x, int first, uint8_t* out) const {
 }
 
 void KvBlock::Decode(const uint8_t* block, float* x) const {
+  if (format_.is_float()) {
+    for (int t = 0; t < tokens_; ++t) {
+      for (int c = 0; c < head_dim_; ++c) {
+        if (format_.code == KvCode::kF16) x[t * head_dim_ + c] = GetHalf(block + FloatAt(t, c) * 2);
+        else std::memcpy(x + t * head_dim_ + c, block + FloatAt(t, c) * 4, 4);
+      }
+    }
+    return;
+  }
   const bool four_bits = format_.code == KvCode::kInt4;
   for (int t = 0; t < tokens_; ++t) {
     const float norm = format_.norm ? GetHalf(block + bytes() - static_cast<size_t>(tokens_ - t) * 2) : 1.0f;

@@ -1,4 +1,4 @@
-// One KV head's keys or values of one sealed page, in integers: sizes, encoding, decoding. Scalar, and the truth for every kernel.
+// One KV head's keys or values of one sealed page: sizes, encoding, decoding. Scalar, and the truth for every kernel.
 // May depend on: base, quant. The bytes are drawn in kvcache/FORMAT.md.
 //
 // A value is centre + scale * x, with x = n - 7.5 for a 4-bit code n and x = n for an 8-bit one (-127 … 127). Scales and centres are
@@ -28,12 +28,14 @@ class KvBlock {
   int head_dim() const { return head_dim_; }
   const KvFormat& format() const { return format_; }
 
-  // Byte and shift of the code of token t, channel c, from the block's start.
+  // Of floats: keys (tokens / 8, head_dim, 8), values (tokens, head_dim), as in the open page. Of integers:
+  // byte and shift of the code of token t, channel c, from the block's start.
   struct At {
     size_t byte;
     int shift;
   };
   At CodeAt(int t, int c) const;
+  size_t FloatAt(int t, int c) const;  // in elements
 
   // x: (tokens, head_dim) halves → out: bytes(). Tokens before first are not part of any range and get code 8 or 0. The bytes depend on x
   // and nothing else: every operation is one IEEE float32 operation in the order written.

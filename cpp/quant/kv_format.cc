@@ -29,6 +29,7 @@ Result<KvFormat> Parse(std::string_view name, bool keys) {
     f.symmetric = true;
   } else if (name == "int4-token") {
     f.axis = KvAxis::kToken;
+    if (f.group == 0) f.group = 32;  // as peers do it
   } else if (name == "int4-knorm" && f.group == 0) {
     if (keys) f.axis = KvAxis::kToken;
     f.norm = keys;
@@ -40,6 +41,16 @@ Result<KvFormat> Parse(std::string_view name, bool keys) {
 }
 
 }  // namespace
+
+std::string ToString(const KvFormat& f, bool keys) {
+  if (f.is_float()) return f.code == KvCode::kF32 ? "f32" : "f16";
+  std::string name = f.code == KvCode::kInt8 ? "int8" : "int4";
+  if (f.symmetric) name += "-sym";
+  if (f.norm) name += "-knorm";
+  else if (keys && f.axis == KvAxis::kToken) name += "-token";
+  if (f.group != 0) name += "-g" + std::to_string(f.group);
+  return name;
+}
 
 Result<KvFormats> ParseKvFormats(std::string_view k_name, std::string_view v_name) {
   KvFormats formats;

@@ -34,6 +34,8 @@ struct KvFormats {
   KvFormat k, v;
   bool operator==(const KvFormats&) const = default;
 };
+// "int4", "int4-token-g32": parses back to an equal format.
+std::string ToString(const KvFormat& format, bool keys);
 Result<KvFormats> ParseKvFormats(std::string_view k_name, std::string_view v_name);
 
 }  // namespace kvart

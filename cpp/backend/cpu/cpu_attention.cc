@@ -1,4 +1,4 @@
-// Attention on the CPU: appending K/V to pages, and one streaming pass over them, page by page.
+// Attention on the CPU: appending K/V to the open page, sealing it, and one streaming pass over all runs of K/V.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -10,9 +10,7 @@ namespace {
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-const AttendPageKernel& PageKernel(const KernelTable& kernels, const KvGeometry& g) {
-  return *FindAttendPage(kernels, g.k_type, g.v_type);  // CheckGeometry let only known formats through
-}
+constexpr int kMaxHeadDim = 1024;  // checked when a model is loaded
 
 // One row of one head into its page: keys into their tile, values as they are.
 template <class T>
@@ -24,46 +22,22 @@ void PutValue(const T* v, int64_t t, int head_dim, Address values) {
   std::memcpy(HostPointer<T>(values) + ValueIndex(t, 0, head_dim), v, sizeof(T) * static_cast<size_t>(head_dim));
 }
 
-constexpr int kMaxHeadDim = 1024;  // checked when a model is loaded
+// The kernels and layouts of a geometry's two kinds of runs.
+struct RunKernels {
+  RunKernels(const KernelTable& table, const KvGeometry& g)
+      : sealed_layout(g),
+        open_score(FindScore(table, {g.open_k()})),
+        open_mix(FindMix(table, {g.open_v()})),
+        sealed_score(FindScore(table, g.formats.k)),
+        sealed_mix(FindMix(table, g.formats.v)) {}
+  SealedOffsets sealed_layout;
+  const ScoreKernel *open_score;
+  const MixKernel* open_mix;
+  const ScoreKernel* sealed_score;
+  const MixKernel* sealed_mix;
+};
 
-}  // namespace
-
-void CpuBackend::AppendKv(const AttentionShape& shape, std::span<const KvSpan> spans, const float* k, const float* v) {
-  const int head_dim = shape.head_dim;
-  for (const KvSpan& span : spans) {
-    const KvGeometry& g = span.view.geometry;
-    const auto put = [&](int64_t i) {  // row i of the span
-      const int64_t pos = span.pos + i;
-      const KvView::Page& page = span.view.pages[static_cast<size_t>(pos / g.page_tokens)];
-      const int64_t t = pos % g.page_tokens;
-      uint16_t halves[kMaxHeadDim];
-      for (int h = 0; h < shape.n_kv_heads; ++h) {
-        const int64_t row = ((span.first_row + i) * shape.n_kv_heads + h) * head_dim;
-        const Address keys = page.k + static_cast<Address>(h * span.view.head_stride);
-        const Address values = page.v + static_cast<Address>(h * span.view.head_stride);
-        if (g.k_type == DType::kF32) {
-          PutKey(k + row, t, head_dim, keys);
-        } else {
-          kernels_.to_half(k + row, head_dim, halves);
-          PutKey(halves, t, head_dim, keys);
-        }
-        if (g.v_type == DType::kF32) {
-          PutValue(v + row, t, head_dim, values);
-        } else {
-          kernels_.to_half(v + row, head_dim, halves);
-          PutValue(halves, t, head_dim, values);
-        }
-      }
-    };
-    ForRows(span.n, [&](int64_t first, int64_t count) {
-      for (int64_t i = first; i < first + count; ++i) put(i);
-    });
-  }
-}
-
-namespace {
-
-// Scratch of one task: shares of one page and the running sums, for `rows` query rows.
+// Shares of one run for up to n rows, and the running sums they are joined into.
 struct Shares {
   float *m, *l, *o, *run_m, *run_l, *run_o;
   static size_t Floats(int64_t rows, int head_dim) { return static_cast<size_t>(rows * (4 + 2 * head_dim)); }
@@ -73,6 +47,62 @@ struct Shares {
     std::fill(run_l, run_l + rows * (1 + head_dim), 0.0f);
   }
 };
+
+// What is wanted of one run of one KV head: the shares of n_tokens * group query rows.
+struct RunArgs {
+  int64_t n_tokens = 0;
+  int group = 0, head_dim = 0;
+  const float* q = nullptr;  // token i, head g at q + i * q_stride + g * head_dim
+  int64_t q_stride = 0;
+  const int32_t* visible = nullptr;  // (n_tokens) tokens of the run that each query sees
+  float *m = nullptr, *l = nullptr, *o = nullptr;  // (rows), (rows), (rows, head_dim)
+};
+
+void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int kv_head, const RunArgs& a) {
+  alignas(64) float s[kMaxAttendRows][kMaxPageTokens];
+  const Address stride = static_cast<Address>(kv_head * run.head_stride);
+  const int64_t n_rows = a.n_tokens * a.group;
+  for (int64_t begin = 0; begin < n_rows; begin += kMaxAttendRows) {
+    const int n = static_cast<int>(std::min<int64_t>(kMaxAttendRows, n_rows - begin));
+    const float* q[kMaxAttendRows];
+    float* o[kMaxAttendRows];
+    int32_t visible[kMaxAttendRows];
+    int32_t most = 0;
+    for (int r = 0; r < n; ++r) {
+      const int64_t row = begin + r;
+      q[r] = a.q + row / a.group * a.q_stride + row % a.group * a.head_dim;
+      o[r] = a.o + row * a.head_dim;
+      visible[r] = a.visible[row / a.group];
+      most = std::max(most, visible[r]);
+    }
+    ScoreArgs score;
+    score.k = HostPointer<uint8_t>(run.k + stride);
+    score.block = &kernels.sealed_layout.keys();
+    score.head_dim = a.head_dim;
+    score.tokens = most;
+    score.n_rows = n;
+    score.q = q;
+    score.s = s;
+    (run.sealed ? kernels.sealed_score : kernels.open_score)->run(score);
+    SoftmaxArgs softmax;
+    softmax.first = run.first;
+    softmax.n_rows = n;
+    softmax.visible = visible;
+    softmax.s = s;
+    softmax.m = a.m + begin;
+    softmax.l = a.l + begin;
+    table.softmax(softmax);
+    MixArgs mix;
+    mix.v = HostPointer<uint8_t>(run.v + stride);
+    mix.block = &kernels.sealed_layout.values();
+    mix.head_dim = a.head_dim;
+    mix.n_rows = n;
+    mix.visible = visible;
+    mix.p = s;
+    mix.o = o;
+    (run.sealed ? kernels.sealed_mix : kernels.open_mix)->run(mix);
+  }
+}
 
 constexpr int64_t kBlockTokens = 16;  // query tokens a task in prefill
 
@@ -88,79 +118,108 @@ void WriteOut(const float* l, const float* o, int64_t n_tokens, int group, int h
 
 }  // namespace
 
-// Prefill: query tokens [first, first + count) of a span, all pages in order.
+void CpuBackend::AppendKv(const AttentionShape& shape, std::span<const KvSpan> spans, const float* k, const float* v) {
+  const int head_dim = shape.head_dim;
+  for (const KvSpan& span : spans) {
+    const KvGeometry& g = span.view.geometry;
+    const auto put = [&](int64_t i) {  // row i of the span
+      const int64_t pos = span.pos + i;
+      auto run = span.view.runs.rbegin();  // the newest run that begins at or before this token
+      while (run->pos > pos) ++run;
+      const int64_t t = pos - run->pos;
+      uint16_t halves[kMaxHeadDim];
+      for (int h = 0; h < shape.n_kv_heads; ++h) {
+        const int64_t row = ((span.first_row + i) * shape.n_kv_heads + h) * head_dim;
+        const Address keys = run->k + static_cast<Address>(h * run->head_stride);
+        const Address values = run->v + static_cast<Address>(h * run->head_stride);
+        if (g.open_k() == KvCode::kF32) {
+          PutKey(k + row, t, head_dim, keys);
+        } else {
+          kernels_.to_half(k + row, head_dim, halves);
+          PutKey(halves, t, head_dim, keys);
+        }
+        if (g.open_v() == KvCode::kF32) {
+          PutValue(v + row, t, head_dim, values);
+        } else {
+          kernels_.to_half(v + row, head_dim, halves);
+          PutValue(halves, t, head_dim, values);
+        }
+      }
+    };
+    ForRows(span.n, [&](int64_t first, int64_t count) {
+      for (int64_t i = first; i < first + count; ++i) put(i);
+    });
+  }
+}
+
+Status CpuBackend::SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) {
+  const SealedOffsets sealed(geometry);
+  const KvOffsets open(geometry, geometry.page_tokens);
+  payload->resize(sealed.bytes());
+  const int head_dim = geometry.head_dim, tokens = geometry.page_tokens;
+  pool_.Run(int64_t{geometry.n_layers} * geometry.n_kv_heads, [&](int64_t task, int) {
+    const int layer = static_cast<int>(task / geometry.n_kv_heads);
+    const int64_t head = task % geometry.n_kv_heads;
+    const uint16_t* keys = HostPointer<uint16_t>(page + static_cast<Address>(open.Keys(layer, 0) + head * open.head_bytes()));
+    const uint16_t* values = HostPointer<uint16_t>(page + static_cast<Address>(open.Values(layer, 0) + head * open.head_bytes()));
+    std::vector<uint16_t> rows(static_cast<size_t>(tokens * head_dim));
+    for (int t = 0; t < tokens; ++t) {
+      for (int c = 0; c < head_dim; ++c) rows[static_cast<size_t>(t * head_dim + c)] = keys[KeyIndex(t, c, head_dim)];
+    }
+    sealed.keys().Encode(rows.data(), first, payload->data() + sealed.Keys(layer) + head * sealed.head_bytes());
+    sealed.values().Encode(values, first, payload->data() + sealed.Values(layer) + head * sealed.head_bytes());
+  });
+  return Status::Ok();
+}
+
+// Prefill: query tokens [first, first + count) of a span, all runs in order.
 void CpuBackend::AttendBlock(const AttentionShape& shape, const KvSpan& span, int kv_head, int64_t first, int64_t count,
                              const float* q, float* out, int thread) {
-  const KvGeometry& g = span.view.geometry;
+  const RunKernels kernels(kernels_, span.view.geometry);
   const int group = shape.n_heads / shape.n_kv_heads;
   const int64_t row_stride = static_cast<int64_t>(shape.n_heads) * shape.head_dim;
   const int64_t offset = (span.first_row + first) * row_stride + static_cast<int64_t>(kv_head) * group * shape.head_dim;
   const Shares s(reinterpret_cast<float*>(Scratch(thread)), count * group, shape.head_dim);
   int32_t visible[kBlockTokens];
-
-  AttendPageArgs args;
-  args.head_dim = shape.head_dim;
-  args.n_tokens = count;
-  args.group = group;
-  args.q = q + offset;
-  args.q_stride = row_stride;
-  args.visible = visible;
-  args.m = s.m;
-  args.l = s.l;
-  args.o = s.o;
-  const int64_t last = span.pos + first + count - 1;
-  for (int64_t p = 0; p <= last / g.page_tokens; ++p) {
+  RunArgs args{count, group, shape.head_dim, q + offset, row_stride, visible, s.m, s.l, s.o};
+  for (const KvView::Run& run : span.view.runs) {
+    if (run.pos > span.pos + first + count - 1) break;
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t seen = span.pos + first + i + 1 - p * g.page_tokens;
-      visible[i] = static_cast<int32_t>(std::clamp<int64_t>(seen, 0, g.page_tokens));
+      visible[i] = static_cast<int32_t>(std::clamp<int64_t>(span.pos + first + i + 1 - run.pos, 0, run.n));
     }
-    const KvView::Page& page = span.view.pages[static_cast<size_t>(p)];
-    const Address stride = static_cast<Address>(kv_head * span.view.head_stride);
-    args.k = HostPointer<void>(page.k + stride);
-    args.v = HostPointer<void>(page.v + stride);
-    PageKernel(kernels_, g).run(args);
+    AttendRun(kernels_, kernels, run, kv_head, args);
     kernels_.attend_merge({count * group, shape.head_dim, s.m, s.l, s.o, s.run_m, s.run_l, s.run_o});
   }
   WriteOut(s.run_l, s.run_o, count, group, shape.head_dim, row_stride, out + offset);
 }
 
-// Decode: one token; pages are shared out over the threads, and their shares joined in order of pages.
-void CpuBackend::AttendByPages(const AttentionShape& shape, const KvSpan& span, const float* q, float* out) {
-  const KvGeometry& g = span.view.geometry;
+// Decode: one token; runs are shared out over the threads, and their shares joined in order.
+void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, const float* q, float* out) {
+  const RunKernels kernels(kernels_, span.view.geometry);
+  const std::vector<KvView::Run>& runs = span.view.runs;
   const int group = shape.n_heads / shape.n_kv_heads, head_dim = shape.head_dim;
-  const int64_t n_pages = span.pos / g.page_tokens + 1;
+  const int64_t n_runs = static_cast<int64_t>(runs.size());
   const int64_t row_stride = static_cast<int64_t>(shape.n_heads) * head_dim;
-  const int64_t share = group * (2 + head_dim);  // floats of one page of one head: m, l, o
-  partial_.resize(static_cast<size_t>(n_pages * shape.n_kv_heads * share));
+  const int64_t share = group * (2 + head_dim);  // floats of one run of one head: m, l, o
+  partial_.resize(static_cast<size_t>(n_runs * shape.n_kv_heads * share));
 
-  constexpr int64_t kPagesPerTask = 4;
-  const int64_t tasks_per_head = DivideUp(n_pages, kPagesPerTask);
+  constexpr int64_t kRunsPerTask = 4;
+  const int64_t tasks_per_head = DivideUp(n_runs, kRunsPerTask);
   pool_.Run(tasks_per_head * shape.n_kv_heads, [&](int64_t task, int) {
-    const int64_t head = task / tasks_per_head, begin = task % tasks_per_head * kPagesPerTask;
-    for (int64_t p = begin; p < std::min(n_pages, begin + kPagesPerTask); ++p) {
-      const int32_t visible = static_cast<int32_t>(std::min<int64_t>(span.pos + 1 - p * g.page_tokens, g.page_tokens));
-      const KvView::Page& page = span.view.pages[static_cast<size_t>(p)];
-      const Address stride = static_cast<Address>(head * span.view.head_stride);
-      float* m = partial_.data() + (head * n_pages + p) * share;
-      AttendPageArgs args;
-      args.k = HostPointer<void>(page.k + stride);
-      args.v = HostPointer<void>(page.v + stride);
-      args.head_dim = head_dim;
-      args.n_tokens = 1;
-      args.group = group;
-      args.q = q + span.first_row * row_stride + head * group * head_dim;
-      args.q_stride = row_stride;
-      args.visible = &visible;
-      args.m = m;
-      args.l = m + group;
-      args.o = m + 2 * group;
-      PageKernel(kernels_, g).run(args);
+    const int64_t head = task / tasks_per_head, begin = task % tasks_per_head * kRunsPerTask;
+    for (int64_t i = begin; i < std::min(n_runs, begin + kRunsPerTask); ++i) {
+      const KvView::Run& run = runs[static_cast<size_t>(i)];
+      const int32_t visible = static_cast<int32_t>(std::min<int64_t>(span.pos + 1 - run.pos, run.n));
+      float* m = partial_.data() + (head * n_runs + i) * share;
+      const float* heads = q + span.first_row * row_stride + head * group * head_dim;
+      AttendRun(kernels_, kernels, run, static_cast<int>(head),
+                {1, group, head_dim, heads, row_stride, &visible, m, m + group, m + 2 * group});
     }
   });
   for (int h = 0; h < shape.n_kv_heads; ++h) {
     const Shares s(reinterpret_cast<float*>(Scratch(0)), group, head_dim);
-    for (int64_t p = 0; p < n_pages; ++p) {
-      const float* m = partial_.data() + (h * n_pages + p) * share;
+    for (int64_t i = 0; i < n_runs; ++i) {
+      const float* m = partial_.data() + (h * n_runs + i) * share;
       kernels_.attend_merge({group, head_dim, m, m + group, m + 2 * group, s.run_m, s.run_l, s.run_o});
     }
     WriteOut(s.run_l, s.run_o, 1, group, head_dim, row_stride,
@@ -173,7 +232,7 @@ Status CpuBackend::Attend(const AttentionShape& shape, Address q, std::span<cons
   KVART_RETURN_IF_ERROR(ReserveScratch(Shares::Floats(kBlockTokens * group, shape.head_dim) * sizeof(float)));
   for (const KvSpan& span : spans) {
     if (span.n == 1) {
-      AttendByPages(shape, span, HostPointer<float>(q), HostPointer<float>(out));
+      AttendByRuns(shape, span, HostPointer<float>(q), HostPointer<float>(out));
       continue;
     }
     const int64_t blocks = DivideUp(span.n, kBlockTokens);

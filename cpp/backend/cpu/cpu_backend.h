@@ -43,6 +43,7 @@ class CpuBackend : public Backend {
   Status ProjectQkv(const AttentionWeights& w, const AttentionShape& shape, int64_t n, Address x, Address rope,
                     std::span<const KvSpan> spans, Address q) override;
   Status Attend(const AttentionShape& shape, Address q, std::span<const KvSpan> spans, Address out) override;
+  Status SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) override;
   Status ProjectAdd(const Matrix& w, Address bias, int64_t n, Address in, Address x) override;
   Status GatedMlp(const MlpWeights& w, float norm_eps, int64_t n, Address x) override;
   Status Logits(Address norm, float norm_eps, const Matrix& head, int64_t n, Address x, Address logits) override;
@@ -69,7 +70,7 @@ class CpuBackend : public Backend {
   void AppendKv(const AttentionShape& shape, std::span<const KvSpan> spans, const float* k, const float* v);
   void AttendBlock(const AttentionShape& shape, const KvSpan& span, int kv_head, int64_t first, int64_t count, const float* q,
                    float* out, int thread);
-  void AttendByPages(const AttentionShape& shape, const KvSpan& span, const float* q, float* out);
+  void AttendByRuns(const AttentionShape& shape, const KvSpan& span, const float* q, float* out);
   uint8_t* Scratch(int thread) { return HostPointer<uint8_t>(scratch_[static_cast<size_t>(thread)].address()); }
   Status ReserveScratch(size_t bytes);
 

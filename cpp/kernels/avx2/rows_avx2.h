@@ -13,7 +13,5 @@ void to_half_avx2(const float* x, int64_t n, uint16_t* y);
 
 extern const MatmulKernel kMatmul[];
 extern const size_t kMatmulCount;
-extern const AttendPageKernel kAttendPage[];
-extern const size_t kAttendPageCount;
 
 }  // namespace kvart::avx2

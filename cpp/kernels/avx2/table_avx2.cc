@@ -71,15 +71,14 @@ const KernelTable& Avx2Kernels() {
   static const KernelTable table = {
       .name = "avx2",
       .matmul = {avx2::kMatmul, avx2::kMatmulCount},
-      .attend_page = {avx2::kAttendPage, avx2::kAttendPageCount},
+      .score = {avx2::kScore, avx2::kScoreCount},
+      .softmax = avx2::softmax_avx2,
+      .mix = {avx2::kMix, avx2::kMixCount},
       .attend_merge = avx2::attend_merge_avx2,
       .rms_norm = avx2::rms_norm_avx2,
       .quantize = avx2::quantize_avx2,
       .silu_mul = avx2::silu_mul_avx2,
       .to_half = avx2::to_half_avx2,
-      .score = {avx2::kScore, avx2::kScoreCount},
-      .softmax = avx2::softmax_avx2,
-      .mix = {avx2::kMix, avx2::kMixCount},
   };
   return table;
 }

@@ -7,8 +7,6 @@ namespace kvart::scalar {
 
 extern const MatmulKernel kMatmul[];
 extern const size_t kMatmulCount;
-extern const AttendPageKernel kAttendPage[];
-extern const size_t kAttendPageCount;
 
 extern const ScoreKernel kScore[];
 extern const size_t kScoreCount;
