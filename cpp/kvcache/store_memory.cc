@@ -31,11 +31,13 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
     KVART_RETURN_IF_ERROR(CheckPut(header_, options_, head, payload));
     const std::lock_guard<std::mutex> lock(mutex_);
     if (std::shared_ptr<const SlotRef> ref = FindLocked(head)) return ref;
+    if (slots_.contains({head.kind, head.name})) {  // a broken SHA-256, or names that were not made by NameOfPage
+      return Status(StatusCode::kInvalidArgument, "the page store has other ids under the name " + Hex(head.name));
+    }
     KVART_ASSIGN_OR_RETURN(Block block, TakeBlock());
     std::memcpy(HostPointer<uint8_t>(block.address()), payload.data(), payload.size());
     ++puts_;
-    Slot& slot = slots_[{head.kind, head.name}];  // one of that name and other ids, which would take a broken hash, stays as it is:
-    if (slot.block) slot = Slot();                // but only for those who hold it
+    Slot& slot = slots_[{head.kind, head.name}];
     slot.head = head;
     slot.bytes = payload.size();
     slot.block = std::move(block);
@@ -88,7 +90,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
   Age AgeOf(const Slot& slot) const { return {slot.last_use, UINT32_MAX - slot.head.page, {slot.head.kind, slot.head.name}}; }
 
   std::shared_ptr<const SlotRef> Use(Slot& slot) {
-    if (slot.refs++ == 0) unused_.erase(AgeOf(slot));
+    if (slot.refs++ == 0) unused_.erase(AgeOf(slot));  // a new one is not there yet
     return std::make_shared<Ref>(shared_from_this(), slot);
   }
 
@@ -133,20 +135,6 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
 };
 
 }  // namespace
-
-Status CheckPut(const PageFileHeader& header, const StoreOptions& options, const SlotHead& head, std::span<const uint8_t> payload) {
-  const bool page = head.kind == SlotKind::kPage;
-  if (!page && head.kind != SlotKind::kSinks) return Status(StatusCode::kInvalidArgument, "page store: a free slot can't be put");
-  const size_t wanted_ids = page ? header.page_tokens : 0;
-  if (head.ids.size() != wanted_ids) {
-    return Errorf(StatusCode::kInvalidArgument, "page store: %zu token ids; wanted %zu", head.ids.size(), wanted_ids);
-  }
-  if (page ? payload.size() != options.payload_bytes : payload.size() > header.MostPayload()) {
-    return Errorf(StatusCode::kInvalidArgument, "page store: a payload of %zu bytes; wanted %llu", payload.size(),
-                  static_cast<unsigned long long>(page ? options.payload_bytes : header.MostPayload()));
-  }
-  return Status::Ok();
-}
 
 Result<std::shared_ptr<PageStore>> PageStore::InMemory(const KvGeometry& geometry, const StoreOptions& options) {
   KVART_ASSIGN_OR_RETURN(const PageFileHeader header, MakePageFileHeader(geometry, options));
