@@ -30,7 +30,9 @@ struct BackgroundSync::State {
     lock.lock();
     syncing = false;
     wake.notify_all();
-    if (!status.ok() && failure.ok()) failure = std::move(status);
+    if (status.ok()) return;
+    dirty = true;  // it is tried again
+    if (failure.ok()) failure = std::move(status);
   }
 
   void Run() {

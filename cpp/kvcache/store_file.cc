@@ -47,6 +47,10 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
   Status Start(bool created, std::shared_ptr<PageStore> private_store) {
     private_ = std::move(private_store);
     KVART_ASSIGN_OR_RETURN(seen_bytes_, file_->Size());
+    if (writable() && seen_bytes_ != header_.SlotOffset(n_slots())) {  // the last slot was cut off: its page may be whole all the same
+      (void)file_->Allocate(header_.SlotOffset(n_slots()), header_.slot_bytes);
+      KVART_RETURN_IF_ERROR(CheckLocked());
+    }
     next_unused_ = std::min(header_.used_hint, n_slots());
     const Status opened = created ? Status(StatusCode::kNotFound, "") : index_.Open(writable());
     if (!opened.ok() && writable()) (void)RebuildIndex();  // on a full disk: pages are computed again until there is room

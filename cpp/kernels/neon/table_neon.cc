@@ -1,4 +1,5 @@
-// The table of NEON kernels: one row a kernel. The three steps of attention over integer pages are the scalar ones as yet.
+// The table of NEON kernels: one row a kernel. The three steps of attention over integer pages are the scalar ones as
+// yet.
 #include "kernels/neon/kernels_neon.h"
 #include "kernels/scalar/tables_scalar.h"
 #include "kernels/tables.h"

@@ -2,8 +2,9 @@
 // synced, drops syncs. Locks work as the real ones do, between open files.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -165,11 +166,9 @@ class FakeFiles : public FileSystem {
     std::vector<uint8_t> bytes;
   };
   struct Node {
-    std::shared_ptr<uint8_t> data = [] {  // aligned as a mapping is, and untouched, so that it costs nothing
-      const std::shared_ptr<uint8_t> all(static_cast<uint8_t*>(std::calloc(1, kMostBytes + 16384)), std::free);
-      const uintptr_t at = (reinterpret_cast<uintptr_t>(all.get()) + 16383) / 16384 * 16384;
-      return std::shared_ptr<uint8_t>(all, reinterpret_cast<uint8_t*>(at));
-    }();
+    std::shared_ptr<uint8_t> data{static_cast<uint8_t*>(mmap(nullptr, kMostBytes, PROT_READ | PROT_WRITE,
+                                                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+                                  [](uint8_t* p) { munmap(p, kMostBytes); }};
     uint64_t size = 0;
     int64_t modified = 0;
     std::vector<uint8_t> durable;

@@ -1,5 +1,5 @@
-// Attention over pages: the bits of the scalar table for every shape, what lies beyond the visible tokens never leaks, and
-// pages joined one by one are the softmax over all tokens.
+// Attention over pages: the bits of the scalar table for every shape, what lies beyond the visible tokens never leaks,
+// and pages joined one by one are the softmax over all tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -272,7 +272,8 @@ TEST_P(AttentionTest, PagesMakeASoftmax) {
                          std::vector<int32_t>{p + 1 < kPages ? kPage : kLast}, 4.0f);
       pages.back().q = pages.front().q;
     }
-    Share running{std::vector<float>(kGroup, -kInf), std::vector<float>(kGroup, 0), std::vector<float>(kGroup * kHeadDim, 0)};
+    Share running{std::vector<float>(kGroup, -kInf), std::vector<float>(kGroup, 0),
+                  std::vector<float>(kGroup * kHeadDim, 0)};
     for (const Page& page : pages) {
       const Share share = page.Run(*FindAttendPage(*GetParam(), type, type));
       AttendMergeArgs args;

@@ -354,17 +354,6 @@ class RealStore : public testing::Test {
   const std::string directory_;
 };
 
-TEST_F(RealStore, ManySegmentsStayMapped) {
-  StorePtr store = Open();
-  std::vector<RefPtr> refs;
-  for (int text = 0; text < 4200; ++text) refs.push_back(Put(*store, MakePage(text)).value());  // 64 MiB are 4,096 slots
-  for (int text = 0; text < 4200; ++text) ASSERT_TRUE(Same(refs[static_cast<size_t>(text)], MakePage(text)));
-  refs.clear();
-  store = nullptr;
-  store = Open();
-  for (int text = 0; text < 4200; ++text) ASSERT_TRUE(Holds(*store, MakePage(text)));
-}
-
 TEST_F(RealStore, FourThreads) {
   const StorePtr store = Open(40, 5), reader = Open(40, 5);
   std::vector<std::thread> threads;
@@ -463,12 +452,13 @@ TEST_F(RealStore, OffsetsBeyondFourGigabytes) {
   }
   store = Open();
   EXPECT_EQ(store->stats().slots, slots);
+  const RefPtr first = store->Find(MakePage(1).head).value();
+  ASSERT_NE(first, nullptr);
   for (int text = 2; text < 8; ++text) EXPECT_TRUE(Same(Put(*store, MakePage(text)).value(), MakePage(text)));  // and grows
+  EXPECT_TRUE(Same(first, MakePage(1)));
   EXPECT_GT(store->stats().slots, slots);
-  store = nullptr;
-  store = Open();
-  for (int text = 1; text < 8; ++text) EXPECT_TRUE(Holds(*store, MakePage(text)));
-  std::filesystem::remove(directory_ + "/abababababababab.index");
+  const StorePtr reader = Open();
+  for (int text = 1; text < 8; ++text) EXPECT_TRUE(Holds(*reader, MakePage(text)));
 }
 
 }  // namespace
