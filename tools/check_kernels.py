@@ -19,20 +19,26 @@ from sources import cpp_files, numbered, run_check, without_comments
 
 ISAS = ("scalar", "avx2", "avx512", "neon", "cuda", "vulkan")
 # Of weights, activations and cached rows.
-TYPES = ["f32", "f16", "bf16", "i8", "int4", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
+TYPES = ["f32", "f16", "bf16", "i8", "int8", "int4", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
 TYPES += ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"]
 # Operation → how many types its name carries.
 OPS = {
     "matmul": 2,  # weights, activations
     "attend_page": 2,  # keys, values
+    "score": 1,  # keys; integers with where their scales lie: _channel or _token
+    "mix": 1,  # values
+    "softmax": 0,
     "attend_merge": 0,
     "rms_norm": 0,
     "quantize": 0,
     "silu_mul": 0,
     "to_half": 0,
 }
+AXES = {"score": "(?:_channel|_token)?"}
+FILES = ("rows", "table", "tables")  # names of files for small things; another file holds what its first word says
+NEIGHBOURS = {"softmax": "mix"}  # … or what is done in the same breath
 _TYPE = "(?:" + "|".join(sorted(TYPES, key=len, reverse=True)) + ")"
-_OP = "(?:" + "|".join(f"{op}{f'_{_TYPE}' * n}" for op, n in OPS.items()) + ")"
+_OP = "(?:" + "|".join(f"{op}{f'_{_TYPE}' * n}{AXES.get(op, '')}" for op, n in OPS.items()) + ")"
 _NAME = re.compile(rf"{_OP}_(?P<isa>{'|'.join(ISAS)})(?:_[a-z0-9]+)?")
 GRAMMAR = "<op>_<types>_<isa>[_<feature>]"
 
@@ -108,10 +114,9 @@ def _check_isa_file(where: str, path: Path, isa: str, text: str) -> list[str]:
                 continue
             bad = _check_name(f"{where}:{number}", name, isa)
             problems += bad
-            if not bad and family not in ("rows", "tables") and name.split("_")[0] != family:
-                problems.append(
-                    f"{where}:{number}: {name} belongs into a file named {name.split('_')[0]}_…_{isa} or rows_{isa}"
-                )
+            word = name.split("_")[0]
+            if not bad and family not in (*FILES, word, NEIGHBOURS.get(word)):
+                problems.append(f"{where}:{number}: {name} belongs into a file named {word}_…_{isa} or rows_{isa}")
     return problems
 
 

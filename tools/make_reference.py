@@ -60,7 +60,7 @@ _NAMES = {
 # One tiny model a file: its options differ from the defaults of make_tiny_model by these.
 TINY: dict[str, dict[str, Any]] = {
     "tiny_qwen2": {"arch": "qwen2", "seed": 1},
-    "tiny_qwen2_tied": {"arch": "qwen2", "seed": 2, "tied": True, "n_heads": 6, "n_kv_heads": 1, "width": 96, "ff": 80},
+    "tiny_qwen2_tied": {"arch": "qwen2", "seed": 2, "tied": True, "n_heads": 6, "n_kv_heads": 1, "width": 96, "ff": 96},
     "tiny_qwen2_linear": {"arch": "qwen2", "seed": 3, "rope_scaling": "linear", "rope_factor": 2.0},
     "tiny_qwen2_yarn": {"arch": "qwen2", "seed": 4, "rope_scaling": "yarn", "context_length": 128},
     "tiny_qwen2_wild": {"arch": "qwen2", "seed": 5, "wild_keys": 200.0, "rope_base": 1e6, "width": 256, "ff": 96},

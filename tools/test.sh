@@ -108,7 +108,7 @@ step_fuzz() {
     echo "-- $name, $FUZZ_SECONDS seconds"
     mkdir -p "build/fuzz/found/$name"  # new inputs go to the first folder; the seeds lie in the second
     "$target" -max_total_time="$FUZZ_SECONDS" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 -verbosity=0 \
-      -artifact_prefix=build/fuzz/ "build/fuzz/found/$name" "build/fuzz/tests/fuzz/corpus/$name" </dev/null
+      -artifact_prefix=build/fuzz/ "build/fuzz/found/$name" "build/fuzz/tests/fuzz/corpus/$name" </dev/null |& grep -vE '^"|recommended dictionary'
   done
 }
 

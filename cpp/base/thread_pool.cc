@@ -102,8 +102,8 @@ void ThreadPool::Work(int thread) {
   while (true) {
     const auto news = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
     if (!SpinUntil(news)) epoch_.wait(seen, std::memory_order_acquire);
-    if (stop_.load()) return;
     seen = epoch_.load(std::memory_order_acquire);
+    if (stop_.load()) return;  // after the epoch: it rises behind stop_, so the last rise cannot be taken for a batch
     while (ClaimAndRun(thread)) {
     }
   }

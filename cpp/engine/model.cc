@@ -30,6 +30,7 @@ const Tokenizer& Model::tokenizer() const { return *impl_->tokenizer; }
 const GgufFile& Model::file() const { return *impl_->file; }
 
 Stats Model::stats() const {
+  if (!impl_->CheckProcess().ok()) return {};
   const std::lock_guard lock(impl_->mutex);
   Stats stats = impl_->stats;
   for (const Impl::Cache& cache : impl_->caches) {

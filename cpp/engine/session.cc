@@ -23,6 +23,10 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
   if (impl_ == nullptr) return;
+  if (!impl_->shared().CheckProcess().ok()) {  // in a child of fork(): the lock may never be free; the memory goes with the process
+    (void)impl_.release();
+    return;
+  }
   const std::lock_guard lock(impl_->shared().mutex);  // pages go back to a pool that others use
   impl_->kv.reset();
 }
@@ -190,11 +194,14 @@ Result<std::unique_ptr<Session>> Session::Fork() {
   });
 }
 
+// These three cannot fail; in a child of fork(), where the lock may be held by a thread that is not there, they are empty.
 std::vector<int32_t> Session::tokens() const {
+  if (!impl_->shared().CheckProcess().ok()) return {};
   const std::lock_guard lock(impl_->shared().mutex);
   return impl_->tokens;
 }
 int64_t Session::size() const {
+  if (!impl_->shared().CheckProcess().ok()) return 0;
   const std::lock_guard lock(impl_->shared().mutex);
   return static_cast<int64_t>(impl_->tokens.size());
 }
@@ -202,6 +209,7 @@ int64_t Session::ctx() const { return impl_->ctx; }
 const SessionOptions& Session::options() const { return impl_->options; }
 
 Stats Session::stats() const {
+  if (!impl_->shared().CheckProcess().ok()) return {};
   const std::lock_guard lock(impl_->shared().mutex);
   Stats stats = impl_->stats;
   stats.kv_bytes = impl_->kv->held_bytes();

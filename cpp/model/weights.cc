@@ -121,6 +121,7 @@ Result<ModelWeights> LoadWeights(const GgufFile& file, const ModelConfig& c, Bac
   w.tied_head = file.FindTensor("output.weight") == nullptr;
   KVART_RETURN_IF_ERROR(loader.Load(w.tied_head ? "token_embd.weight" : "output.weight", c.n_vocab, c.n_embd,
                                     MatrixUse::kMultiply, &w.head));
+  if (progress) (void)progress(1.0);
   return w;
 }
 

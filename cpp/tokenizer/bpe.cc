@@ -51,8 +51,8 @@ void Bpe::Encode(std::string_view piece, std::vector<int32_t>* out) const {
 }
 
 void Bpe::EncodeShort(std::string_view piece, std::vector<int32_t>* out) const {
-  int32_t ids[kShort];             // [n]
-  const Merge* merges[kShort];     // [n - 1] of ids[i], ids[i + 1]
+  int32_t ids[kShort];          // [n]
+  const Merge* merges[kShort];  // [n - 1] of ids[i], ids[i + 1]
   size_t n = piece.size();
   for (size_t i = 0; i < n; ++i) ids[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
   for (size_t i = 0; i + 1 < n; ++i) merges[i] = &Find(ids[i], ids[i + 1]);

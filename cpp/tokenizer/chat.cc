@@ -45,7 +45,8 @@ std::string_view DefaultSystem(std::string_view text) {
       const std::string_view rest = text.substr(i + head.size());
       const size_t end = rest.find("<|im_end|>");
       // A quote ends the string and a backslash would have to be read as jinja2 reads it.
-      if (end == std::string_view::npos || rest.substr(0, end).find_first_of("'\"\\{}") != std::string_view::npos) continue;
+      if (end == std::string_view::npos || rest.substr(0, end).find_first_of("'\"\\{}") != std::string_view::npos)
+        continue;
       return rest.substr(0, end);
     }
   }
@@ -67,8 +68,8 @@ class Renderer {
 
  private:
   bool Thinks() const { return format_.family == ChatFamily::kQwen3 || format_.family == ChatFamily::kQwen3Thinking; }
-  void Own(std::string_view text) { Add(text, true); }      // the template's
-  void Typed(std::string_view text) { Add(text, false); }   // from outside
+  void Own(std::string_view text) { Add(text, true); }     // the template's
+  void Typed(std::string_view text) { Add(text, false); }  // from outside
   void Add(std::string_view text, bool template_text);
   void Head(std::string_view role) { Own("<|im_start|>"), Own(role), Own("\n"); }
   void System();
@@ -237,9 +238,10 @@ Result<ChatFormat> DetectChatFormat(std::string_view chat_template, std::string_
   for (const KnownTemplate& known : kKnownTemplates) {
     if (known.hash == hash) return ChatFormat{known.family, std::string(system), known.doubled_braces};
   }
-  return Errorf(StatusCode::kUnsupported,
-                "tokenizer.chat_template (%zu bytes) is not one of the Qwen2, Qwen2.5 and Qwen3 templates that are built in",
-                chat_template.size());
+  return Errorf(
+      StatusCode::kUnsupported,
+      "tokenizer.chat_template (%zu bytes) is not one of the Qwen2, Qwen2.5 and Qwen3 templates that are built in",
+      chat_template.size());
 }
 
 Result<std::vector<ChatSegment>> RenderChat(const ChatFormat& format, std::span<const ChatMessage> messages,
@@ -249,8 +251,8 @@ Result<std::vector<ChatSegment>> RenderChat(const ChatFormat& format, std::span<
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
     if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
-      return Errorf(StatusCode::kInvalidArgument, "message %zu has the role \"%.40s\"; wanted system, user, assistant or tool",
-                    i, role.c_str());
+      return Errorf(StatusCode::kInvalidArgument,
+                    "message %zu has the role \"%.40s\"; wanted system, user, assistant or tool", i, role.c_str());
     }
     tools = tools || role == "tool" || !messages[i].tool_calls.empty();
   }

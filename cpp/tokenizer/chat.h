@@ -1,8 +1,9 @@
 // The chat templates of the Qwen family, built in: messages to the text that the models were trained on.
 // May depend on: base, quant, gguf. Next for the token: segments.h turns the segments into ids.
 //
-// Rendered byte for byte as jinja2 renders the template of the file, for messages whose content is text. Not covered, and
-// refused with kUnsupported: templates that are none of those listed at ChatFamily, and tools for a template without any.
+// Rendered byte for byte as jinja2 renders the template of the file, for messages whose content is text. Not covered,
+// and refused with kUnsupported: templates that are none of those listed at ChatFamily, and tools for a template
+// without any.
 #pragma once
 
 #include <optional>
@@ -29,9 +30,9 @@ struct ChatMessage {
 };
 
 struct ChatOptions {
-  std::vector<std::string> tools;      // each a JSON object, written as it stands
-  bool add_generation_prompt = true;   // end with the head of the answer
-  std::optional<bool> enable_thinking; // false: the answer's head holds an empty thought (qwen3)
+  std::vector<std::string> tools;       // each a JSON object, written as it stands
+  bool add_generation_prompt = true;    // end with the head of the answer
+  std::optional<bool> enable_thinking;  // false: the answer's head holds an empty thought (qwen3)
 };
 
 enum class ChatFamily {
@@ -47,7 +48,8 @@ struct ChatFormat {
   bool doubled_braces = false;  // some Qwen2.5 files say {{"name": ...}} where they explain tool calls
 };
 
-// What a file's template (Tokenizer::chat_template) is, whatever its default system prompt; without one, by architecture.
+// What a file's template (Tokenizer::chat_template) is, whatever its default system prompt; without one, by
+// architecture.
 Result<ChatFormat> DetectChatFormat(std::string_view chat_template, std::string_view architecture);
 
 // InvalidArgument for no messages and for roles that the templates pass over.

@@ -5,10 +5,14 @@
 namespace kvart {
 namespace {
 
-bool IsNewline(uint32_t c) { return c == '\r' || c == '\n'; }
+bool IsNewline(uint32_t c) {
+  return c == '\r' || c == '\n';
+}
 
 // Lower case for the letters of the contractions. (?i) folds as Unicode does, so U+017F, the long s, counts as s.
-uint32_t Fold(uint32_t c) { return c >= 'A' && c <= 'Z' ? c + 32 : c == 0x17f ? 's' : c; }
+uint32_t Fold(uint32_t c) {
+  return c >= 'A' && c <= 'Z' ? c + 32 : c == 0x17f ? 's' : c;
+}
 
 constexpr size_t kUndecided = SIZE_MAX;
 

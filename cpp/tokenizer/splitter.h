@@ -10,7 +10,8 @@
 namespace kvart {
 
 // The pattern, its alternatives tried in this order:
-//   (?i:'s|'t|'re|'ve|'m|'ll|'d)  [^\r\n\p{L}\p{N}]?\p{L}+  \p{N}   ?[^\s\p{L}\p{N}]+[\r\n]*  \s*[\r\n]+  \s+(?!\S)  \s+
+//   (?i:'s|'t|'re|'ve|'m|'ll|'d)  [^\r\n\p{L}\p{N}]?\p{L}+  \p{N}   ?[^\s\p{L}\p{N}]+[\r\n]*
+//   \s*[\r\n]+  \s+(?!\S)  \s+
 // Every character is in some piece. Each is looked at a fixed number of times, also when the text comes in parts.
 class Splitter {
  public:

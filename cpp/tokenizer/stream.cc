@@ -78,9 +78,10 @@ Status StreamEncoder::State::Take(bool at_end, std::vector<int32_t>* out) {
     done = match.begin + match.length;
   }
   AddRun(whole.substr(done, end - done), at_end, out);
-  // The splitter counts in 32 bits what is merged at once; so does Encode.
+  // The merger counts the bytes of one piece in 32 bits; Encode has the same limit.
   if (raw.size() > INT32_MAX || text.size() > INT32_MAX) {
-    return Errorf(StatusCode::kInvalidArgument, "text has a piece of more than 2^31 - 1 bytes without a place to split");
+    return Errorf(StatusCode::kInvalidArgument,
+                  "text has a piece of more than 2^31 - 1 bytes without a place to split");
   }
   consumed += end;
   bytes.erase(0, end);

@@ -84,7 +84,8 @@ Status InvalidUtf8(std::string_view bytes, uint64_t offset, bool cut_off) {
 
 Status Tokenizer::Impl::CheckText(std::string_view text) {
   if (text.size() > INT32_MAX) {
-    return Errorf(StatusCode::kInvalidArgument, "text has %zu bytes; at most 2^31 - 1 can be encoded at once", text.size());
+    return Errorf(StatusCode::kInvalidArgument, "text has %zu bytes; at most 2^31 - 1 can be encoded at once",
+                  text.size());
   }
   bool cut_off = false;
   const size_t valid = ValidUtf8Prefix(text, &cut_off);
@@ -120,7 +121,9 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view utf8, AddedToken
   return ids;
 }
 
-std::string_view Tokenizer::TokenBytes(int32_t id) const { return impl_->vocab.Bytes(id); }
+std::string_view Tokenizer::TokenBytes(int32_t id) const {
+  return impl_->vocab.Bytes(id);
+}
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_control) const {
   std::string out;
@@ -130,17 +133,29 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_control) c
   return out;
 }
 
-int32_t Tokenizer::n_vocab() const { return impl_->vocab.size(); }
-int32_t Tokenizer::FindToken(std::string_view text) const { return impl_->vocab.Find(text); }
+int32_t Tokenizer::n_vocab() const {
+  return impl_->vocab.size();
+}
+int32_t Tokenizer::FindToken(std::string_view text) const {
+  return impl_->vocab.Find(text);
+}
 bool Tokenizer::IsControl(int32_t id) const {
   return impl_->vocab.Has(id) && impl_->vocab.Type(id) == TokenType::kControl;
 }
-bool Tokenizer::IsAdded(int32_t id) const { return impl_->vocab.IsAdded(id); }
-const std::vector<int32_t>& Tokenizer::end_ids() const { return impl_->end_ids; }
+bool Tokenizer::IsAdded(int32_t id) const {
+  return impl_->vocab.IsAdded(id);
+}
+const std::vector<int32_t>& Tokenizer::end_ids() const {
+  return impl_->end_ids;
+}
 bool Tokenizer::IsEnd(int32_t id) const {
   return std::find(impl_->end_ids.begin(), impl_->end_ids.end(), id) != impl_->end_ids.end();
 }
-const std::string& Tokenizer::chat_template() const { return impl_->chat_template; }
-const std::string& Tokenizer::pre() const { return impl_->pre; }
+const std::string& Tokenizer::chat_template() const {
+  return impl_->chat_template;
+}
+const std::string& Tokenizer::pre() const {
+  return impl_->pre;
+}
 
 }  // namespace kvart

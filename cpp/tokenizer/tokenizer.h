@@ -15,7 +15,8 @@
 
 namespace kvart {
 
-// Added tokens ("<|im_end|>", "<think>") in the text of Encode: parsed to their ids, or spelt as plain BPE like any text.
+// Added tokens ("<|im_end|>", "<think>") in the text of Encode: parsed to their ids, or spelt as plain BPE like any
+// text.
 enum class AddedTokens { kParse, kPlain };
 
 struct ChatSegment;  // tokenizer/segments.h
@@ -23,8 +24,8 @@ struct ChatSegment;  // tokenizer/segments.h
 // Immutable after construction and free of hidden state: any number of threads may use one.
 class Tokenizer {
  public:
-  // Reads and checks the tokenizer.* metadata; the file may go afterwards. NotFound or InvalidArgument for a key that is
-  // missing or of the wrong type, kUnsupported for another tokenizer, kCorrupt for lists that do not fit together.
+  // Reads and checks the tokenizer.* metadata; the file may go afterwards. NotFound or InvalidArgument for a key that
+  // is missing or of the wrong type, kUnsupported for another tokenizer, kCorrupt for lists that do not fit together.
   static Result<std::unique_ptr<const Tokenizer>> FromGguf(const GgufFile& file);
   static Result<std::unique_ptr<const Tokenizer>> FromData(const TokenizerData& data);
   ~Tokenizer();
@@ -57,9 +58,9 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Encodes text that arrives in pieces: the ids of all pieces together are those of the whole text. One thread at a time.
-// Holds back only what later text may still change: a character that is cut off or may combine, the beginning of an added
-// token, the last piece of the split pattern.
+// Encodes text that arrives in pieces: the ids of all pieces together are those of the whole text. One thread at a
+// time. Holds back only what later text may still change: a character that is cut off or may combine, the beginning of
+// an added token, the last piece of the split pattern.
 class StreamEncoder {
  public:
   StreamEncoder(const Tokenizer& tokenizer, AddedTokens added);  // the tokenizer must outlive it

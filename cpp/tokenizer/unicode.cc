@@ -39,8 +39,8 @@ void Decompose(uint32_t c, std::vector<Mark>* out) {
     return;
   }
   const t::Decomposition* end = t::kDecompositions + t::kDecompositionsCount;
-  const t::Decomposition* it = std::lower_bound(
-      t::kDecompositions, end, c, [](const t::Decomposition& d, uint32_t x) { return d.code_point < x; });
+  const t::Decomposition* it = std::lower_bound(t::kDecompositions, end, c,
+                                                [](const t::Decomposition& d, uint32_t x) { return d.code_point < x; });
   if (it == end || it->code_point != c) {
     out->push_back({c, CombiningClass(c)});
     return;
@@ -101,7 +101,8 @@ void AppendNfcPiece(std::string_view text, std::string* out) {
   for (size_t i = 0; i < kept; ++i) AppendUtf8(marks[i].code_point, out);
 }
 
-// Walks over text that is in NFC. Returns where the first piece that is not begins and in *end where it ends; npos for none.
+// Walks over text that is in NFC. Returns where the first piece that is not begins and in *end where it ends; npos for
+// none.
 size_t FindNotNfc(std::string_view text, size_t from, size_t* end) {
   const CharTable& table = CharTable::Get();
   size_t start = from;  // of the piece

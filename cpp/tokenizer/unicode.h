@@ -52,8 +52,8 @@ void AppendUtf8(uint32_t code_point, std::string* out);
 
 // The length of the valid front of bytes. *cut_off: the rest is a character whose end is missing, not an error.
 size_t ValidUtf8Prefix(std::string_view bytes, bool* cut_off);
-// Appends the characters of bytes, U+FFFD for what forms none (one for each longest front, as Python's errors="replace").
-// A character cut off at the end is left alone unless at_end. Returns how many bytes were used.
+// Appends the characters of bytes, U+FFFD for what forms none (one for each longest front, as Python's
+// errors="replace"). A character cut off at the end is left alone unless at_end. Returns how many bytes were used.
 size_t AppendReplacingInvalid(std::string_view bytes, bool at_end, std::string* out);
 
 // Appends the NFC of valid UTF-8.

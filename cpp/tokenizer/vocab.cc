@@ -113,7 +113,8 @@ Status Vocab::Init(const TokenizerData& data, Bpe* bpe) {
 Status Vocab::InitTokens(const TokenizerData& data) {
   const size_t n = data.tokens.size();
   if (n == 0) return Errorf(StatusCode::kCorrupt, "%s: found an empty list, wanted at least 256 tokens", kTokensKey);
-  if (n > INT32_MAX) return Errorf(StatusCode::kCorrupt, "%s: found %zu tokens, wanted at most 2^31 - 1", kTokensKey, n);
+  if (n > INT32_MAX)
+    return Errorf(StatusCode::kCorrupt, "%s: found %zu tokens, wanted at most 2^31 - 1", kTokensKey, n);
   if (data.token_types.size() != n) {
     return Errorf(StatusCode::kCorrupt, "%s: found %zu entries, wanted %zu, one for each of %s", kTypesKey,
                   data.token_types.size(), n, kTokensKey);
@@ -182,15 +183,18 @@ Status Vocab::InitMerges(const std::vector<std::string_view>& merges, Bpe* bpe) 
     spelt = spelt && AppendSpelt(merge.substr(0, space), &bytes) && (middle = bytes.size()) > 0 &&
             AppendSpelt(merge.substr(space + 1), &bytes);
     if (!spelt) {
-      return Errorf(StatusCode::kCorrupt, "%s: merge %zu is %s, wanted two tokens with a blank between them", kMergesKey,
-                    i, Quoted(merge).c_str());
+      return Errorf(StatusCode::kCorrupt, "%s: merge %zu is %s, wanted two tokens with a blank between them",
+                    kMergesKey, i, Quoted(merge).c_str());
     }
     const int32_t left = FindPlain(std::string_view(bytes).substr(0, middle));
     const int32_t right = FindPlain(std::string_view(bytes).substr(middle));
     const int32_t merged = FindPlain(bytes);
     if (left < 0 || right < 0 || merged < 0) {
       return Errorf(StatusCode::kCorrupt, "%s: merge %zu, %s: %s is not in %s", kMergesKey, i, Quoted(merge).c_str(),
-                    left < 0 ? "its left part" : right < 0 ? "its right part" : "the merged token", kTokensKey);
+                    left < 0    ? "its left part"
+                    : right < 0 ? "its right part"
+                                : "the merged token",
+                    kTokensKey);
     }
     if (!bpe->Add(left, right, merged)) {
       return Errorf(StatusCode::kCorrupt, "%s: merge %zu, %s, stands there twice; wanted each once", kMergesKey, i,

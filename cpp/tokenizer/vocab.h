@@ -69,7 +69,7 @@ class Vocab {
   std::string pool_;              // the bytes of all tokens, one after the other
   std::vector<uint64_t> ends_;    // [n] where each ends in pool_
   std::vector<TokenType> types_;  // [n]
-  std::vector<int32_t> slots_;    // plain tokens by hash of their bytes, -1 for empty; a power of two, at most half full
+  std::vector<int32_t> slots_;  // plain tokens by hash of their bytes, -1 for empty; a power of two, at most half full
   std::vector<std::pair<std::string_view, int32_t>> added_;  // sorted by bytes
   bool begins_added_[256] = {};
 };

@@ -39,8 +39,8 @@ T Take(Result<T> result) {
   return std::move(result).value();
 }
 
-// Threads that want the GIL while the interpreter ends are ended inside the call, by an unwinding that may not pass through
-// destructors. They rest here instead, holding no lock, until the process is gone a moment later.
+// Threads that want the GIL while the interpreter ends are ended inside the call, by an unwinding that may not pass
+// through destructors. They rest here instead, holding no lock, until the process is gone a moment later.
 [[noreturn]] inline void RestForEver() {
   for (;;) pause();
 }
@@ -69,8 +69,8 @@ auto Unlocked(Work&& work) {
   }
 }
 
-// Hands a Python callable (or None) to the core as Progress. Each call looks for signals, so Ctrl-C stops within one. What is
-// raised in it cancels the work and is raised again by Rethrow, once the core has unwound.
+// Hands a Python callable (or None) to the core as Progress. Each call looks for signals, so Ctrl-C stops within one.
+// What is raised in it cancels the work and is raised again by Rethrow, once the core has unwound.
 class PyProgress {
  public:
   explicit PyProgress(py::object callback) : callback_(std::move(callback)) {}
@@ -98,8 +98,9 @@ class PyProgress {
   std::exception_ptr raised_;
 };
 
-// Owns an engine object for Python. Its destructor may wait for a thread that itself waits for the GIL, so it runs without. In a
-// forked child the locks and threads it would wait for are gone: there it is left to the end of the process.
+// Owns an engine object for Python. Its destructor may wait for a thread that itself waits for the GIL, so it runs
+// without. In a forked child the locks and threads it would wait for are gone: there it is left to the end of the
+// process.
 template <class T>
 std::shared_ptr<T> Own(std::unique_ptr<T> object) {
   return std::shared_ptr<T>(object.release(), [owner = getpid()](T* pointer) {

@@ -12,12 +12,13 @@ namespace kvart::python {
 namespace {
 
 // (role, content, reasoning or None, [(name, arguments) of its tool calls])
-using Message = std::tuple<std::string, std::string, std::optional<std::string>,
-                           std::vector<std::pair<std::string, std::string>>>;
+using Message =
+    std::tuple<std::string, std::string, std::optional<std::string>, std::vector<std::pair<std::string, std::string>>>;
 
 std::vector<std::pair<std::string, bool>> Render(const std::string& chat_template, const std::string& architecture,
-                                                 const std::vector<Message>& given, const std::vector<std::string>& tools,
-                                                 bool add_generation_prompt, std::optional<bool> enable_thinking) {
+                                                 const std::vector<Message>& given,
+                                                 const std::vector<std::string>& tools, bool add_generation_prompt,
+                                                 std::optional<bool> enable_thinking) {
   std::vector<ChatMessage> messages;
   for (const auto& [role, content, reasoning, calls] : given) {
     ChatMessage message{role, content, reasoning, {}};

@@ -49,14 +49,14 @@ void BindGguf(py::module_& module) {
   py::class_<GgufTensor>(module, "GgufTensor", "Name, type and shape of a tensor; dims[0] is the fastest.")
       .def_property_readonly("name", [](const GgufTensor& tensor) { return Text(tensor.name); })
       .def_property_readonly("type", [](const GgufTensor& tensor) { return Info(tensor.type).name; })
-      .def_property_readonly("dims",
-                             [](const GgufTensor& tensor) {
-                               return std::vector<uint64_t>(tensor.dims, tensor.dims + tensor.n_dims);
-                             })
+      .def_property_readonly(
+          "dims",
+          [](const GgufTensor& tensor) { return std::vector<uint64_t>(tensor.dims, tensor.dims + tensor.n_dims); })
       .def_readonly("bytes", &GgufTensor::bytes)
       .def_readonly("part", &GgufTensor::part);
 
-  py::class_<GgufFile, std::shared_ptr<GgufFile>>(module, "GgufFile", "A GGUF file, mapped. Immutable; any thread may use it.")
+  py::class_<GgufFile, std::shared_ptr<GgufFile>>(module, "GgufFile",
+                                                  "A GGUF file, mapped. Immutable; any thread may use it.")
       .def(py::init([](const std::string& path) {
              return std::const_pointer_cast<GgufFile>(Take(Unlocked([&] { return GgufFile::Open(path); })));
            }),

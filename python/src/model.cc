@@ -23,7 +23,8 @@ py::dict StatsDict(const Stats& stats) {
 
 namespace {
 
-// Python's reference to a model: it ends as Own says, which the model's own count, shared with its sessions, could not know.
+// Python's reference to a model: it ends as Own says, which the model's own count, shared with its sessions, could not
+// know.
 struct ModelHandle {
   std::shared_ptr<Model> model;
 };
@@ -77,18 +78,17 @@ void BindModel(py::module_& module) {
       .def_readonly("backend", &ModelInfo::backend)
       .def_readonly("n_threads", &ModelInfo::n_threads);
 
-  py::enum_<KvLayout>(module, "KvLayout")
-      .value("PAGED", KvLayout::kPaged)
-      .value("CONTIGUOUS", KvLayout::kContiguous);
+  py::enum_<KvLayout>(module, "KvLayout").value("PAGED", KvLayout::kPaged).value("CONTIGUOUS", KvLayout::kContiguous);
 
   const SessionOptions defaults;
   py::class_<SessionOptions>(module, "SessionOptions")
-      .def(py::init([](std::string k_format, std::string v_format, KvLayout layout, int64_t ctx, bool cache, int chunk) {
-             return SessionOptions{std::move(k_format), std::move(v_format), layout, ctx, cache, chunk};
-           }),
-           py::kw_only(), py::arg("k_format") = defaults.k_format, py::arg("v_format") = defaults.v_format,
-           py::arg("layout") = defaults.layout, py::arg("ctx") = defaults.ctx, py::arg("cache") = defaults.cache,
-           py::arg("chunk") = defaults.chunk)
+      .def(
+          py::init([](std::string k_format, std::string v_format, KvLayout layout, int64_t ctx, bool cache, int chunk) {
+            return SessionOptions{std::move(k_format), std::move(v_format), layout, ctx, cache, chunk};
+          }),
+          py::kw_only(), py::arg("k_format") = defaults.k_format, py::arg("v_format") = defaults.v_format,
+          py::arg("layout") = defaults.layout, py::arg("ctx") = defaults.ctx, py::arg("cache") = defaults.cache,
+          py::arg("chunk") = defaults.chunk)
       .def_readonly("k_format", &SessionOptions::k_format)
       .def_readonly("v_format", &SessionOptions::v_format)
       .def_readonly("layout", &SessionOptions::layout)
@@ -96,14 +96,15 @@ void BindModel(py::module_& module) {
       .def_readonly("cache", &SessionOptions::cache)
       .def_readonly("chunk", &SessionOptions::chunk);
 
-  py::class_<ModelHandle, std::shared_ptr<ModelHandle>>(module, "Model",
-                                                        "A loaded model. Calls from several threads wait for each other.")
+  py::class_<ModelHandle, std::shared_ptr<ModelHandle>>(
+      module, "Model", "A loaded model. Calls from several threads wait for each other.")
       .def(py::init(&Load), py::arg("path"), py::kw_only(), py::arg("n_threads") = 0, py::arg("backend") = "cpu",
            py::arg("float_activations") = false, py::arg("progress") = py::none())
       .def_property_readonly("info", [](const ModelHandle& handle) { return handle.model->info(); })
       .def_property_readonly("tokenizer",
                              [](const std::shared_ptr<ModelHandle>& handle) {
-                               return std::shared_ptr<Tokenizer>(handle, const_cast<Tokenizer*>(&handle->model->tokenizer()));
+                               return std::shared_ptr<Tokenizer>(handle,
+                                                                 const_cast<Tokenizer*>(&handle->model->tokenizer()));
                              })
       .def_property_readonly("file",
                              [](const std::shared_ptr<ModelHandle>& handle) {
@@ -116,7 +117,8 @@ void BindModel(py::module_& module) {
           },
           py::arg("options"))
       .def("logits", &Logits, py::arg("ids"), py::arg("options"), py::arg("progress") = py::none())
-      .def("stats", [](const ModelHandle& handle) { return StatsDict(Unlocked([&] { return handle.model->stats(); })); });
+      .def("stats",
+           [](const ModelHandle& handle) { return StatsDict(Unlocked([&] { return handle.model->stats(); })); });
 }
 
 }  // namespace kvart::python

@@ -9,8 +9,8 @@ namespace kvart::python {
 void BindSampler(py::module_& module) {
   const SamplerOptions defaults;
   py::class_<Sampler>(module, "Sampler", "Draws tokens. Holds the random state: one thread at a time.")
-      .def(py::init([](int32_t n_vocab, float temperature, int top_k, float top_p, float min_p, float repetition_penalty,
-                       float presence_penalty, float frequency_penalty, int penalty_window,
+      .def(py::init([](int32_t n_vocab, float temperature, int top_k, float top_p, float min_p,
+                       float repetition_penalty, float presence_penalty, float frequency_penalty, int penalty_window,
                        std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed) {
              SamplerOptions options;
              options.temperature = temperature;
@@ -38,7 +38,8 @@ void BindSampler(py::module_& module) {
           [](Sampler& sampler, const py::array_t<float, py::array::c_style | py::array::forcecast>& logits,
              const std::vector<int32_t>& history) {
             if (logits.ndim() != 1 || logits.size() == 0) {
-              Raise(Errorf(StatusCode::kInvalidArgument, "sample: expected logits of shape (n_vocab,), found %d dimensions",
+              Raise(Errorf(StatusCode::kInvalidArgument,
+                           "sample: expected logits of shape (n_vocab,), found %d dimensions",
                            static_cast<int>(logits.ndim())));
             }
             const std::span<const float> row(logits.data(), static_cast<size_t>(logits.size()));

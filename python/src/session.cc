@@ -60,7 +60,8 @@ void BindSession(py::module_& module) {
           },
           py::arg("n_vocab"))
       .def(
-          "rewind", [](Session& session, int64_t n) { Check(Unlocked([&] { return session.Rewind(n); })); }, py::arg("n"))
+          "rewind", [](Session& session, int64_t n) { Check(Unlocked([&] { return session.Rewind(n); })); },
+          py::arg("n"))
       .def("fork", [](Session& session) { return Own(Take(Unlocked([&] { return session.Fork(); }))); })
       .def("tokens", [](const Session& session) { return Unlocked([&] { return session.tokens(); }); })
       .def("size", [](const Session& session) { return Unlocked([&] { return session.size(); }); })

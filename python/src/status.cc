@@ -10,8 +10,8 @@ void Raise(const Status& status) {
         PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
   };
   py::object error = py::module_::import("kvart.errors")
-                         .attr("from_status")(StatusCodeName(status.code()), text(status.message()), text(status.file()),
-                                              status.offset());
+                         .attr("from_status")(StatusCodeName(status.code()), text(status.message()),
+                                              text(status.file()), status.offset());
   PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
   throw py::error_already_set();
 }

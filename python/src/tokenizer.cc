@@ -11,7 +11,9 @@
 namespace kvart::python {
 namespace {
 
-AddedTokens Mode(bool special) { return special ? AddedTokens::kParse : AddedTokens::kPlain; }
+AddedTokens Mode(bool special) {
+  return special ? AddedTokens::kParse : AddedTokens::kPlain;
+}
 
 // A tokenizer that stands alone, with the file that its views may lead into.
 struct FileTokenizer {
@@ -26,7 +28,9 @@ std::shared_ptr<Tokenizer> FromFile(const std::string& path) {
   return std::shared_ptr<Tokenizer>(both, const_cast<Tokenizer*>(both->tokenizer.get()));
 }
 
-py::str Characters(const std::string& utf8) { return py::str(utf8); }
+py::str Characters(const std::string& utf8) {
+  return py::str(utf8);
+}
 
 }  // namespace
 
@@ -40,7 +44,8 @@ void BindTokenizer(py::module_& module) {
             return Take(Unlocked([&] { return tokenizer.Encode(text, Mode(special)); }));
           },
           py::arg("text"), py::kw_only(), py::arg("special") = true,
-          "Ids of a text (str, or bytes in UTF-8). special: added tokens such as <|im_end|> are parsed; else they are plain text.")
+          "Ids of a text (str, or bytes in UTF-8). special: added tokens such as <|im_end|> are parsed; else they are "
+          "plain text.")
       .def(
           "encode_segments",
           [](const Tokenizer& tokenizer, const std::vector<std::pair<std::string, bool>>& parts) {
@@ -85,8 +90,8 @@ void BindTokenizer(py::module_& module) {
       .def_property_readonly("chat_template",
                              [](const Tokenizer& tokenizer) {
                                const std::string& text = tokenizer.chat_template();
-                               return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
-                                   text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+                               return py::reinterpret_steal<py::str>(
+                                   PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
                              })
       .def_property_readonly("pre", &Tokenizer::pre);
 
@@ -109,10 +114,12 @@ void BindTokenizer(py::module_& module) {
         return ids;
       });
 
-  py::class_<StreamDecoder>(module, "StreamDecoder", "Decodes ids as they come, in whole characters. One thread at a time.")
+  py::class_<StreamDecoder>(module, "StreamDecoder",
+                            "Decodes ids as they come, in whole characters. One thread at a time.")
       .def(py::init<const Tokenizer&, bool>(), py::arg("tokenizer"), py::kw_only(), py::arg("skip_control") = true,
            py::keep_alive<1, 2>())
-      .def("push", [](StreamDecoder& decoder, int32_t id) { return Characters(decoder.Push(id)); }, py::arg("id"))
+      .def(
+          "push", [](StreamDecoder& decoder, int32_t id) { return Characters(decoder.Push(id)); }, py::arg("id"))
       .def("finish", [](StreamDecoder& decoder) { return Characters(decoder.Finish()); });
 }
 

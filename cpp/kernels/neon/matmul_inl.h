@@ -1,5 +1,5 @@
-// How the NEON matrix products end, and the int8 product of eight rows with one to four tokens. Included by kernels/neon only.
-// May depend on: kernels.h.
+// How the NEON matrix products end, and the int8 product of eight rows with one to four tokens. Included by
+// kernels/neon only. May depend on: kernels.h.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ constexpr int64_t kTokensTogether = 4;
 inline void StoreRows(const MatmulArgs& a, int64_t row, int64_t i, F8 acc) {
   float* out = a.out + i * a.out_stride + row - a.row_begin;
   if (a.row_end - row >= kGroupRows) {
-    if (a.bias != nullptr) acc = {vaddq_f32(acc.lo, vld1q_f32(a.bias + row)), vaddq_f32(acc.hi, vld1q_f32(a.bias + row + 4))};
+    if (a.bias != nullptr)
+      acc = {vaddq_f32(acc.lo, vld1q_f32(a.bias + row)), vaddq_f32(acc.hi, vld1q_f32(a.bias + row + 4))};
     if (a.accumulate) acc = {vaddq_f32(vld1q_f32(out), acc.lo), vaddq_f32(vld1q_f32(out + 4), acc.hi)};
     Store8(out, acc);
     return;

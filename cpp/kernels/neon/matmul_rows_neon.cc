@@ -1,5 +1,5 @@
-// Products with weights as they lie in the file, for every format: eight rows are unpacked by the format's own functions,
-// interleaved into the scratch, and then multiplied as packed weights are.
+// Products with weights as they lie in the file, for every format: eight rows are unpacked by the format's own
+// functions, interleaved into the scratch, and then multiplied as packed weights are.
 #include "kernels/neon/kernels_neon.h"
 #include "kernels/neon/matmul_f32_inl.h"
 #include "quant/quant.h"
@@ -78,27 +78,71 @@ void MatmulF32(const MatmulArgs& a) {
 
 }  // namespace
 
-void matmul_q4_0_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ4_0>(args); }
-void matmul_q4_1_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ4_1>(args); }
-void matmul_q5_1_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ5_1>(args); }
-void matmul_q2_k_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ2_K>(args); }
-void matmul_q3_k_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ3_K>(args); }
-void matmul_q5_k_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kQ5_K>(args); }
-void matmul_iq4_nl_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kIQ4_NL>(args); }
-void matmul_iq4_xs_i8_neon(const MatmulArgs& args) { MatmulI8<DType::kIQ4_XS>(args); }
-void matmul_f32_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kF32>(args); }
-void matmul_bf16_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kBF16>(args); }
-void matmul_q4_0_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ4_0>(args); }
-void matmul_q4_1_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ4_1>(args); }
-void matmul_q5_0_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ5_0>(args); }
-void matmul_q5_1_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ5_1>(args); }
-void matmul_q8_0_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ8_0>(args); }
-void matmul_q2_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ2_K>(args); }
-void matmul_q3_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ3_K>(args); }
-void matmul_q4_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ4_K>(args); }
-void matmul_q5_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ5_K>(args); }
-void matmul_q6_k_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kQ6_K>(args); }
-void matmul_iq4_nl_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kIQ4_NL>(args); }
-void matmul_iq4_xs_f32_neon(const MatmulArgs& args) { MatmulF32<DType::kIQ4_XS>(args); }
+void matmul_q4_0_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kQ4_0>(args);
+}
+void matmul_q4_1_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kQ4_1>(args);
+}
+void matmul_q5_1_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kQ5_1>(args);
+}
+void matmul_q2_k_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kQ2_K>(args);
+}
+void matmul_q3_k_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kQ3_K>(args);
+}
+void matmul_q5_k_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kQ5_K>(args);
+}
+void matmul_iq4_nl_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kIQ4_NL>(args);
+}
+void matmul_iq4_xs_i8_neon(const MatmulArgs& args) {
+  MatmulI8<DType::kIQ4_XS>(args);
+}
+void matmul_f32_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kF32>(args);
+}
+void matmul_bf16_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kBF16>(args);
+}
+void matmul_q4_0_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ4_0>(args);
+}
+void matmul_q4_1_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ4_1>(args);
+}
+void matmul_q5_0_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ5_0>(args);
+}
+void matmul_q5_1_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ5_1>(args);
+}
+void matmul_q8_0_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ8_0>(args);
+}
+void matmul_q2_k_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ2_K>(args);
+}
+void matmul_q3_k_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ3_K>(args);
+}
+void matmul_q4_k_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ4_K>(args);
+}
+void matmul_q5_k_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ5_K>(args);
+}
+void matmul_q6_k_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kQ6_K>(args);
+}
+void matmul_iq4_nl_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kIQ4_NL>(args);
+}
+void matmul_iq4_xs_f32_neon(const MatmulArgs& args) {
+  MatmulF32<DType::kIQ4_XS>(args);
+}
 
 }  // namespace kvart::neon

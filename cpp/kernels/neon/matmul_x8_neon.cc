@@ -15,7 +15,9 @@ inline int8x16_t WithHighNibbles(int8x16_t high, uint8x16_t codes) {
   return vsriq_n_s8(high, vreinterpretq_s8_u8(codes), 4);
 }
 
-inline F8 Times(const F8& a, const F8& b) { return {vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)}; }
+inline F8 Times(const F8& a, const F8& b) {
+  return {vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)};
+}
 inline F8 Widen(uint8x8_t bytes) {
   const uint16x8_t wide = vmovl_u8(bytes);
   return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide))};
@@ -101,8 +103,8 @@ struct Q6_K {
     const int64_t g = b % 8;
     KVART_UNROLL
     for (int side = 0; side < 2; ++side) {
-      // With its upper bit turned over, a pair of bits is a signed number: at the top of a byte, shifted down by two, it is
-      // the upper half of q - 32. The bits that come along below it give way to the nibble.
+      // With its upper bit turned over, a pair of bits is a signed number: at the top of a byte, shifted down by two,
+      // it is the upper half of q - 32. The bits that come along below it give way to the nibble.
       const uint8x16_t turn = vdupq_n_u8(0xaa);
       const int8x16_t top_lo = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(in.qh[g] + 16 * side), turn));
       const int8x16_t top_hi = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(in.qh[g] + 32 + 16 * side), turn));
@@ -141,9 +143,17 @@ void Matmul(const MatmulArgs& a) {
 
 }  // namespace
 
-void matmul_q5_0_i8_neon(const MatmulArgs& args) { Matmul<Q5_0>(args); }
-void matmul_q8_0_i8_neon(const MatmulArgs& args) { Matmul<Q8_0>(args); }
-void matmul_q4_k_i8_neon(const MatmulArgs& args) { Matmul<Q4_K>(args); }
-void matmul_q6_k_i8_neon(const MatmulArgs& args) { Matmul<Q6_K>(args); }
+void matmul_q5_0_i8_neon(const MatmulArgs& args) {
+  Matmul<Q5_0>(args);
+}
+void matmul_q8_0_i8_neon(const MatmulArgs& args) {
+  Matmul<Q8_0>(args);
+}
+void matmul_q4_k_i8_neon(const MatmulArgs& args) {
+  Matmul<Q4_K>(args);
+}
+void matmul_q6_k_i8_neon(const MatmulArgs& args) {
+  Matmul<Q6_K>(args);
+}
 
 }  // namespace kvart::neon

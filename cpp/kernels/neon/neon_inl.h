@@ -18,8 +18,12 @@ struct F8 {
   float32x4_t lo, hi;
 };
 
-inline F8 Zero8() { return {vdupq_n_f32(0), vdupq_n_f32(0)}; }
-inline F8 Load8(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline F8 Zero8() {
+  return {vdupq_n_f32(0), vdupq_n_f32(0)};
+}
+inline F8 Load8(const float* p) {
+  return {vld1q_f32(p), vld1q_f32(p + 4)};
+}
 inline F8 Load8(const uint16_t* p) {  // halves, at any byte address
   const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
   return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
@@ -30,8 +34,12 @@ inline void Store8(float* p, const F8& a) {
 }
 
 // a > b ? a : b and a < b ? a : b. FMAX and FMIN would pass NaN on; here it loses to b, as the definitions want.
-inline float32x4_t Larger(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-inline float32x4_t Smaller(float32x4_t a, float32x4_t b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+inline float32x4_t Larger(float32x4_t a, float32x4_t b) {
+  return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+inline float32x4_t Smaller(float32x4_t a, float32x4_t b) {
+  return vbslq_f32(vcltq_f32(a, b), a, b);
+}
 
 inline float32x4_t Exp2(float32x4_t x) {
   x = Larger(x, vdupq_n_f32(-kExp2Limit));
@@ -46,8 +54,8 @@ inline float32x4_t Exp2(float32x4_t x) {
 }
 
 inline float LaneSum(const F8& a) {
-  const float32x4_t s = vaddq_f32(a.lo, a.hi);                          // a0+a4, a1+a5, a2+a6, a3+a7
-  const float32x2_t t = vadd_f32(vget_low_f32(s), vget_high_f32(s));    // (0)+(2), (1)+(3)
+  const float32x4_t s = vaddq_f32(a.lo, a.hi);                        // a0+a4, a1+a5, a2+a6, a3+a7
+  const float32x2_t t = vadd_f32(vget_low_f32(s), vget_high_f32(s));  // (0)+(2), (1)+(3)
   return vget_lane_f32(t, 0) + vget_lane_f32(t, 1);
 }
 

@@ -1,5 +1,7 @@
-// The table of NEON kernels: one row a kernel.
+// The table of NEON kernels: one row a kernel. The three steps of attention over integer pages are the scalar ones as
+// yet.
 #include "kernels/neon/kernels_neon.h"
+#include "kernels/scalar/tables_scalar.h"
 #include "kernels/tables.h"
 
 namespace kvart {
@@ -49,6 +51,9 @@ const KernelTable& NeonKernels() {
       .quantize = neon::quantize_neon,
       .silu_mul = neon::silu_mul_neon,
       .to_half = neon::to_half_neon,
+      .score = {scalar::kScore, scalar::kScoreCount},
+      .softmax = scalar::softmax_scalar,
+      .mix = {scalar::kMix, scalar::kMixCount},
   };
   return table;
 }

@@ -40,9 +40,13 @@ def pull(
     if name is None:
         raise typer.BadParameter("expected the NAME of a model; kvart pull --list shows them")
     entry = find(name)
-    with_bar, close = _reporter(name)
+    report, close = _reporter(name)
     try:
-        path = fetch(name, verify=verify, report=with_bar)
+        path = fetch(name, verify=verify, report=report)
+    except KeyboardInterrupt:
+        close()
+        note("stopped; the same command carries on from here")
+        raise
     finally:
         close()
     if json:

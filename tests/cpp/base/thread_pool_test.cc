@@ -61,7 +61,8 @@ TEST_P(ThreadPoolTest, BatchesOfDifferentKinds) {
     if (batch % 2 == 0) {
       pool.Run(batch % 7, [&](int64_t task, int) { (*marks)[static_cast<size_t>(task)] = batch; });
     } else {
-      pool.Run(batch % 7, [marks = marks.get(), batch](int64_t task, int) { (*marks)[static_cast<size_t>(task)] = batch; });
+      pool.Run(batch % 7,
+               [marks = marks.get(), batch](int64_t task, int) { (*marks)[static_cast<size_t>(task)] = batch; });
     }
     for (const int mark : *marks) ASSERT_EQ(mark, batch);
   }
@@ -70,7 +71,8 @@ TEST_P(ThreadPoolTest, BatchesOfDifferentKinds) {
 // Scratch memory per thread needs no lock: one thread index is never in two tasks at once.
 TEST_P(ThreadPoolTest, ThreadIndexIsExclusive) {
   ThreadPool pool(GetParam());
-  std::vector<int64_t> sums(static_cast<size_t>(pool.n_threads()), 0);  // plain: written by the thread that has the index
+  std::vector<int64_t> sums(static_cast<size_t>(pool.n_threads()),
+                            0);  // plain: written by the thread that has the index
   std::vector<std::atomic<int>> busy(sums.size());
   std::atomic<int> clashes{0};
   for (int batch = 0; batch < 200; ++batch) {
@@ -105,8 +107,9 @@ TEST_P(ThreadPoolTest, SlowTasksAreWaitedFor) {
   EXPECT_EQ(std::accumulate(done.begin(), done.end(), 0), 9);
 }
 
+// Many times: a worker that takes the end for one more batch would sleep for ever.
 TEST(ThreadPoolLifeTest, ComesAndGoes) {
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 400; ++i) {
     ThreadPool pool(1 + i % 8);
     if (i % 3 == 0) continue;  // destroyed unused
     std::atomic<int> count{0};

@@ -1,5 +1,5 @@
-// Attention over pages: the bits of the scalar table for every shape, what lies beyond the visible tokens never leaks, and
-// pages joined one by one are the softmax over all tokens.
+// Attention over pages: the bits of the scalar table for every shape, what lies beyond the visible tokens never leaks,
+// and pages joined one by one are the softmax over all tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -222,9 +222,9 @@ TEST_P(AttentionTest, MergeAsScalar) {
   for (const int head_dim : {8, 64, 80, 128}) {
     constexpr size_t kRows = 9;
     const size_t d = static_cast<size_t>(head_dim);
-    std::vector<float> m = Uniforms(random, kRows, -40, 40), l = Uniforms(random, kRows, 1, 100);
+    std::vector<float> m = Uniforms(random, kRows, -2, 2), l = Uniforms(random, kRows, 1, 100);
     std::vector<float> o = Uniforms(random, static_cast<int64_t>(kRows * d), -50, 50);
-    std::vector<float> run_m = Uniforms(random, kRows, -40, 40), run_l = Uniforms(random, kRows, 1, 100);
+    std::vector<float> run_m = Uniforms(random, kRows, -2, 2), run_l = Uniforms(random, kRows, 1, 100);
     std::vector<float> run_o = Uniforms(random, static_cast<int64_t>(kRows * d), -50, 50);
     run_m[1] = m[1];
     m[2] = -kInf;
@@ -272,7 +272,8 @@ TEST_P(AttentionTest, PagesMakeASoftmax) {
                          std::vector<int32_t>{p + 1 < kPages ? kPage : kLast}, 4.0f);
       pages.back().q = pages.front().q;
     }
-    Share running{std::vector<float>(kGroup, -kInf), std::vector<float>(kGroup, 0), std::vector<float>(kGroup * kHeadDim, 0)};
+    Share running{std::vector<float>(kGroup, -kInf), std::vector<float>(kGroup, 0),
+                  std::vector<float>(kGroup * kHeadDim, 0)};
     for (const Page& page : pages) {
       const Share share = page.Run(*FindAttendPage(*GetParam(), type, type));
       AttendMergeArgs args;

@@ -61,7 +61,8 @@ TEST(DispatchTest, UnknownNameTellsWhatThereIs) {
 
 TEST(DispatchTest, TablesAreWhole) {
   for (const KernelTable* table : UsableKernels()) {
-    EXPECT_TRUE(table->attend_merge && table->rms_norm && table->quantize && table->silu_mul && table->to_half) << table->name;
+    EXPECT_TRUE(table->attend_merge && table->rms_norm && table->quantize && table->silu_mul && table->to_half)
+        << table->name;
     for (const DType type : testing::kAllTypes) {
       EXPECT_NE(FindMatmul(*table, type, Activations::kFloat), nullptr) << table->name << " " << Info(type).name;
       EXPECT_NE(FindMatmul(*table, type, Activations::kInt8), nullptr) << table->name << " " << Info(type).name;

@@ -19,11 +19,13 @@
 
 namespace kvart::testing {
 
-constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1,
-                               DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
+constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,   DType::kQ4_1,
+                               DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K,   DType::kQ3_K,
                                DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS};
 
-inline const KernelTable& Scalar() { return *UsableKernels().back(); }
+inline const KernelTable& Scalar() {
+  return *UsableKernels().back();
+}
 
 using Random = std::mt19937;
 
@@ -56,7 +58,8 @@ inline std::vector<size_t> HalfOffsets(DType type) {
   }
 }
 
-// A matrix in GGUF rows: any codes, scales that are finite. `fill` < 0 means random bytes, else every byte of the codes.
+// A matrix in GGUF rows: any codes, scales that are finite. `fill` < 0 means random bytes, else every byte of the
+// codes.
 inline std::vector<uint8_t> RandomWeights(Random& random, DType type, int64_t rows, int64_t cols, int fill = -1) {
   std::vector<uint8_t> bytes(static_cast<size_t>(rows) * RowBytes(type, static_cast<uint64_t>(cols)));
   if (IsFloat(type)) {
@@ -65,8 +68,8 @@ inline std::vector<uint8_t> RandomWeights(Random& random, DType type, int64_t ro
       if (type == DType::kF32) {
         std::memcpy(&bytes[4 * i], &value, 4);
       } else {
-        const uint16_t half = type == DType::kF16 ? FloatToHalf(value)
-                                                  : static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+        const uint16_t half =
+            type == DType::kF16 ? FloatToHalf(value) : static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
         std::memcpy(&bytes[2 * i], &half, 2);
       }
     }
@@ -118,10 +121,13 @@ inline ::testing::AssertionResult Same(const std::vector<float>& got, const std:
 }
 
 // Names each table's instance of a test by the table.
-inline std::string TableName(const ::testing::TestParamInfo<const KernelTable*>& info) { return info.param->name; }
-#define KVART_TEST_ALL_TABLES(Suite)                                                                          \
-  INSTANTIATE_TEST_SUITE_P(Tables, Suite, ::testing::ValuesIn(std::vector<const KernelTable*>(                \
-                                              UsableKernels().begin(), UsableKernels().end())),               \
-                           ::kvart::testing::TableName)
+inline std::string TableName(const ::testing::TestParamInfo<const KernelTable*>& info) {
+  return info.param->name;
+}
+#define KVART_TEST_ALL_TABLES(Suite)                                                                        \
+  INSTANTIATE_TEST_SUITE_P(                                                                                 \
+      Tables, Suite,                                                                                        \
+      ::testing::ValuesIn(std::vector<const KernelTable*>(UsableKernels().begin(), UsableKernels().end())), \
+      ::kvart::testing::TableName)
 
 }  // namespace kvart::testing

@@ -28,7 +28,8 @@ struct Product {
     Scalar().quantize(x.data(), static_cast<int64_t>(blocks.size()), blocks.data());
   }
 
-  // (count, row_end - row_begin) for tokens first … first + count - 1. `shift`: bytes that unpacked weights are moved by.
+  // (count, row_end - row_begin) for tokens first … first + count - 1. `shift`: bytes that unpacked weights are moved
+  // by.
   std::vector<float> Run(const MatmulKernel& kernel, int64_t row_begin, int64_t row_end, int64_t first, int64_t count,
                          size_t shift = 0) const {
     const size_t bytes = static_cast<size_t>(PackedBytes(type, kernel.packing, rows, cols));
@@ -57,8 +58,10 @@ struct Product {
     args.cols = cols;
     args.row_begin = row_begin;
     args.row_end = row_end;
-    if (kernel.activations == Activations::kInt8) args.x = blocks.data() + first * cols / 32;
-    else args.x = x.data() + first * cols;
+    if (kernel.activations == Activations::kInt8)
+      args.x = blocks.data() + first * cols / 32;
+    else
+      args.x = x.data() + first * cols;
     args.n = count;
     args.out = out.data();
     args.out_stride = stride;
@@ -71,7 +74,8 @@ struct Product {
     for (int64_t i = 0; i < count; ++i) {
       const float* row = &out[static_cast<size_t>(i * stride)];
       std::copy(row, row + width, result.begin() + static_cast<std::ptrdiff_t>(i * width));
-      for (int64_t r = width; r < stride; ++r) EXPECT_EQ(row[r], kUntouched) << "token " << i << " wrote beyond its rows";
+      for (int64_t r = width; r < stride; ++r)
+        EXPECT_EQ(row[r], kUntouched) << "token " << i << " wrote beyond its rows";
     }
     return result;
   }

@@ -26,7 +26,9 @@ Block At(const uint8_t* packed, int64_t index) {
 }
 
 // The low nibble or the high one of vector j, byte i.
-int Nibble(const uint8_t* qs, int j, int i) { return j < 4 ? qs[j * 32 + i] & 15 : qs[(j - 4) * 32 + i] >> 4; }
+int Nibble(const uint8_t* qs, int j, int i) {
+  return j < 4 ? qs[j * 32 + i] & 15 : qs[(j - 4) * 32 + i] >> 4;
+}
 
 // Reads group `b` of 32 columns of row group `g` by the comments of packed.h.
 Group ReadGroup(DType type, const uint8_t* packed, int64_t cols, int64_t g, int64_t b) {
@@ -92,7 +94,8 @@ TEST(PackedTest, CodesAndScales) {
             ASSERT_EQ(group.mins[r][h], mins[h]) << Info(type).name << " row " << row << " group " << b;
           }
           for (int c = 0; c < 32 && row < rows; ++c) {
-            ASSERT_EQ(group.codes[r][c], codes[c]) << Info(type).name << " row " << row << " group " << b << " column " << c;
+            ASSERT_EQ(group.codes[r][c], codes[c])
+                << Info(type).name << " row " << row << " group " << b << " column " << c;
           }
         }
       }

@@ -1,4 +1,5 @@
-// The small kernels over rows of every table: the bits of the scalar table, and the scalar table against plain arithmetic.
+// The small kernels over rows of every table: the bits of the scalar table, and the scalar table against plain
+// arithmetic.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -150,7 +151,8 @@ TEST_P(RowsTest, SiluAsScalar) {
   for (const float value : Uniforms(random, 1000, -20, 20)) g.push_back(value);
   for (const float value : {-88.0f, 88.0f, -87.3365f, -200.0f, 200.0f, 0.0f, -0.0f}) g.push_back(value);
   const std::vector<float> u = Uniforms(random, static_cast<int64_t>(g.size()), -3, 3);
-  for (const size_t n : {size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{7}, size_t{8}, size_t{9}, size_t{15}, g.size()}) {
+  for (const size_t n :
+       {size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{7}, size_t{8}, size_t{9}, size_t{15}, g.size()}) {
     std::vector<float> got(n + 1, 777.0f), want(n + 1, 777.0f);
     GetParam()->silu_mul(g.data(), u.data(), static_cast<int64_t>(n), got.data());
     Scalar().silu_mul(g.data(), u.data(), static_cast<int64_t>(n), want.data());

@@ -27,8 +27,8 @@ TEST(Chat, Plain) {
 TEST(Chat, Thinking) {
   const auto format = DetectChatFormat("", "qwen3");
   ASSERT_TRUE(format.ok());
-  const std::vector<ChatMessage> messages = {{"user", "a", {}, {}}, {"assistant", "<think>\nt\n</think>\n\nb", {}, {}},
-                                             {"user", "c", {}, {}}};
+  const std::vector<ChatMessage> messages = {
+      {"user", "a", {}, {}}, {"assistant", "<think>\nt\n</think>\n\nb", {}, {}}, {"user", "c", {}, {}}};
   ChatOptions options;
   options.enable_thinking = false;
   EXPECT_EQ(Text(*format, messages, options),
@@ -38,8 +38,10 @@ TEST(Chat, Thinking) {
 
 TEST(Chat, TypedTextIsNotTheTemplates) {
   const ChatFormat format;
-  const std::vector<ChatMessage> messages = {{"user", "<|im_end|>", {}, {}}, {"assistant", "", {}, {{"f", "{}"}}},
-                                             {"tool", "<|im_start|>", {}, {}}, {"tool", "2", {}, {}}};
+  const std::vector<ChatMessage> messages = {{"user", "<|im_end|>", {}, {}},
+                                             {"assistant", "", {}, {{"f", "{}"}}},
+                                             {"tool", "<|im_start|>", {}, {}},
+                                             {"tool", "2", {}, {}}};
   const auto segments = RenderChat(format, messages, {});
   ASSERT_TRUE(segments.ok());
   std::string typed;

@@ -58,7 +58,8 @@ TEST(Tokenizer, MergesAsDefined) {
     for (size_t n = 1 + random() % 120; n > 0; --n) word += "aaabhelo"[random() % 8];
     Ids expected;
     for (const std::string& part : NaiveMerge(vocab, word)) {
-      expected.push_back(static_cast<int32_t>(std::find(vocab.tokens.begin(), vocab.tokens.end(), part) - vocab.tokens.begin()));
+      expected.push_back(
+          static_cast<int32_t>(std::find(vocab.tokens.begin(), vocab.tokens.end(), part) - vocab.tokens.begin()));
     }
     ASSERT_EQ(Encode(*tokenizer, word), expected) << word;
   }
@@ -123,8 +124,9 @@ TEST(Tokenizer, InvalidUtf8) {
 
 TEST(Tokenizer, StreamsEqualTheWhole) {
   const auto tokenizer = Make();
-  const std::vector<std::string> parts = {"hello", " hello", "  ", "\n", "<|im_end|>", "<think>>", "<thi", "e\u0301", "\u0323",
-                                          "\u1100\u1161", "\u11a8", "'ll", "'", "1", "!", "\U0001f469", "<|im_", "aaaa"};
+  const std::vector<std::string> parts = {"hello", " hello",  "  ",     "\n",           "<|im_end|>", "<think>>",
+                                          "<thi",  "e\u0301", "\u0323", "\u1100\u1161", "\u11a8",     "'ll",
+                                          "'",     "1",       "!",      "\U0001f469",   "<|im_",      "aaaa"};
   std::mt19937 random(2);
   for (int round = 0; round < 3000; ++round) {
     std::string text;

@@ -31,9 +31,18 @@ inline std::string Spell(std::string_view bytes) {
 struct ToyVocab {
   ToyVocab() {
     for (int b = 0; b < 256; ++b) Token(Spell(std::string(1, static_cast<char>(b))), 1);
-    for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{
-             {" ", " "}, {"a", "a"}, {"aa", "aa"}, {"h", "e"}, {"l", "l"}, {"he", "ll"}, {"hell", "o"}, {" ", "hello"},
-             {"\xc3", "\xa9"}, {"a", "b"}, {"b", "a"}, {"aaaa", "aaaa"}}) {
+    for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{{" ", " "},
+                                                                                      {"a", "a"},
+                                                                                      {"aa", "aa"},
+                                                                                      {"h", "e"},
+                                                                                      {"l", "l"},
+                                                                                      {"he", "ll"},
+                                                                                      {"hell", "o"},
+                                                                                      {" ", "hello"},
+                                                                                      {"\xc3", "\xa9"},
+                                                                                      {"a", "b"},
+                                                                                      {"b", "a"},
+                                                                                      {"aaaa", "aaaa"}}) {
       Token(Spell(left + right), 1);
       merges.push_back(Spell(left) + " " + Spell(right));
     }

@@ -1,0 +1,119 @@
+#include "kvcache/directory.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "kvcache/page_file.h"
+
+namespace kvart {
+namespace {
+
+constexpr std::string_view kSuffix = ".pages";
+constexpr size_t kMostOffsets = 100;
+
+bool IsStoreName(std::string_view name) {
+  return name.size() > kSuffix.size() && name.ends_with(kSuffix) && name.find('/') == std::string_view::npos;
+}
+
+std::string IndexOf(const std::string& file) { return file.substr(0, file.size() - kSuffix.size()) + ".index"; }
+
+}  // namespace
+
+Result<std::vector<StoreInfo>> KvDirectory::List() {
+  std::vector<StoreInfo> stores;
+  const Result<std::vector<std::string>> names = files_.List(directory_);
+  if (names.status().code() == StatusCode::kNotFound) return stores;
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (IsStoreName(name)) stores.push_back(Look(name, false));
+  }
+  return stores;
+}
+
+Result<StoreInfo> KvDirectory::Verify(const std::string& file) {
+  if (!IsStoreName(file)) return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
+  if (const auto there = files_.Info(directory_ + "/" + file); !there.ok()) return there.status();
+  return Look(file, true);
+}
+
+StoreInfo KvDirectory::Look(const std::string& file, bool payloads) {
+  StoreInfo info;
+  info.file = file;
+  const std::string path = directory_ + "/" + file;
+  if (const auto there = files_.Info(path); there.ok()) {
+    info.bytes = there->bytes;
+    info.last_use = there->modified;
+  }
+  if (const auto index = files_.Info(directory_ + "/" + IndexOf(file)); index.ok()) info.bytes += index->bytes;
+  info.problem = Scan(path, payloads, &info);
+  return info;
+}
+
+Status KvDirectory::Scan(const std::string& path, bool payloads, StoreInfo* info) {
+  KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> file, files_.Open(path, OpenMode::kRead));
+  info->busy = file->TryLock(0, false).code() == StatusCode::kBusy;
+  file->Unlock(0);
+  KVART_ASSIGN_OR_RETURN(const PageFileHeader header, ReadPageFileHeader(*file));
+  info->fingerprint = Hex(header.fingerprint);
+  info->k_format = header.k_format, info->v_format = header.v_format;
+  info->n_layers = header.n_layers, info->n_kv_heads = header.n_kv_heads, info->head_dim = header.head_dim;
+  info->page_tokens = header.page_tokens, info->sinks = header.sinks;
+  info->slot_bytes = header.slot_bytes;
+  KVART_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
+  info->slots = header.SlotsIn(size);
+  std::vector<uint8_t> head(header.HeadBytes()), payload;
+  for (uint64_t slot = 0; slot < info->slots; ++slot) {
+    bool free = false;
+    KVART_RETURN_IF_ERROR(file->Read(header.SlotOffset(slot), head.data(), head.size()));
+    const std::optional<StoredHead> stored = DecodeHead(header, head, &free);
+    if (free) continue;
+    bool intact = stored.has_value();
+    if (intact && payloads) {
+      payload.resize(static_cast<size_t>(stored->payload_bytes));
+      intact = file->Read(header.SlotOffset(slot) + header.PayloadOffset(), payload.data(), payload.size()).ok() &&
+               Crc32c(payload.data(), payload.size()) == stored->payload_crc;
+    }
+    if (!intact) {
+      ++info->damaged;
+      if (info->damaged_offsets.size() < kMostOffsets) info->damaged_offsets.push_back(header.SlotOffset(slot));
+      continue;
+    }
+    ++(stored->head.kind == SlotKind::kPage ? info->pages : info->sink_records);
+    info->last_use = std::max(info->last_use, stored->last_use);
+  }
+  return Status::Ok();
+}
+
+Status KvDirectory::Remove(const std::string& file) {
+  if (!IsStoreName(file)) return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
+  const std::string path = directory_ + "/" + file;
+  KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> store, files_.Open(path, OpenMode::kWrite));
+  const Status locked = store->TryLock(0, true);  // held until the name is gone: whoever opens it meanwhile finds that out
+  if (locked.code() == StatusCode::kBusy) return Status(StatusCode::kBusy, path + " is in use by another process", path);
+  KVART_RETURN_IF_ERROR(locked);
+  const Status index = files_.Remove(directory_ + "/" + IndexOf(file));
+  if (!index.ok() && index.code() != StatusCode::kNotFound) return index;
+  return files_.Remove(path);
+}
+
+Result<ClearReport> KvDirectory::Clear(uint64_t keep_bytes) {
+  KVART_ASSIGN_OR_RETURN(std::vector<StoreInfo> stores, List());
+  std::stable_sort(stores.begin(), stores.end(), [](const StoreInfo& a, const StoreInfo& b) { return a.last_use < b.last_use; });
+  ClearReport report;
+  for (const StoreInfo& store : stores) report.kept_bytes += store.bytes;
+  for (const StoreInfo& store : stores) {
+    if (report.kept_bytes <= keep_bytes) break;
+    const Status removed = Remove(store.file);
+    if (removed.code() == StatusCode::kBusy) {
+      ++report.busy_files;
+      continue;
+    }
+    KVART_RETURN_IF_ERROR(removed);
+    ++report.removed_files;
+    report.removed_bytes += store.bytes;
+    report.kept_bytes -= store.bytes;
+  }
+  return report;
+}
+
+}  // namespace kvart
