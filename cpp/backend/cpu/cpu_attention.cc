@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/cpu/cpu_backend.h"
+#include "kernels/attend.h"
 
 namespace kvart {
 namespace {
@@ -25,16 +26,11 @@ void PutValue(const T* v, int64_t t, int head_dim, Address values) {
 // The kernels and layouts of a geometry's two kinds of runs.
 struct RunKernels {
   RunKernels(const KernelTable& table, const KvGeometry& g)
-      : sealed_layout(g),
-        open_score(FindScore(table, {g.open_k()})),
-        open_mix(FindMix(table, {g.open_v()})),
-        sealed_score(FindScore(table, g.formats.k)),
-        sealed_mix(FindMix(table, g.formats.v)) {}
-  SealedOffsets sealed_layout;
-  const ScoreKernel *open_score;
-  const MixKernel* open_mix;
-  const ScoreKernel* sealed_score;
-  const MixKernel* sealed_mix;
+      : layout(g),
+        open{FindScore(table, {g.open_k()}), FindMix(table, {g.open_v()}), nullptr, nullptr},
+        sealed{FindScore(table, g.formats.k), FindMix(table, g.formats.v), &layout.keys(), &layout.values()} {}
+  SealedOffsets layout;
+  PageKernels open, sealed;
 };
 
 // Shares of one run for up to n rows, and the running sums they are joined into.
@@ -48,60 +44,13 @@ struct Shares {
   }
 };
 
-// What is wanted of one run of one KV head: the shares of n_tokens * group query rows.
-struct RunArgs {
-  int64_t n_tokens = 0;
-  int group = 0, head_dim = 0;
-  const float* q = nullptr;  // token i, head g at q + i * q_stride + g * head_dim
-  int64_t q_stride = 0;
-  const int32_t* visible = nullptr;  // (n_tokens) tokens of the run that each query sees
-  float *m = nullptr, *l = nullptr, *o = nullptr;  // (rows), (rows), (rows, head_dim)
-};
-
-void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int kv_head, const RunArgs& a) {
-  alignas(64) float s[kMaxAttendRows][kMaxPageTokens];
+// The shares of a run: args but for what the run itself says.
+void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int64_t kv_head, AttendPageArgs args) {
   const Address stride = static_cast<Address>(kv_head * run.head_stride);
-  const int64_t n_rows = a.n_tokens * a.group;
-  for (int64_t begin = 0; begin < n_rows; begin += kMaxAttendRows) {
-    const int n = static_cast<int>(std::min<int64_t>(kMaxAttendRows, n_rows - begin));
-    const float* q[kMaxAttendRows];
-    float* o[kMaxAttendRows];
-    int32_t visible[kMaxAttendRows];
-    int32_t most = 0;
-    for (int r = 0; r < n; ++r) {
-      const int64_t row = begin + r;
-      q[r] = a.q + row / a.group * a.q_stride + row % a.group * a.head_dim;
-      o[r] = a.o + row * a.head_dim;
-      visible[r] = a.visible[row / a.group];
-      most = std::max(most, visible[r]);
-    }
-    ScoreArgs score;
-    score.k = HostPointer<uint8_t>(run.k + stride);
-    score.block = &kernels.sealed_layout.keys();
-    score.head_dim = a.head_dim;
-    score.tokens = most;
-    score.n_rows = n;
-    score.q = q;
-    score.s = s;
-    (run.sealed ? kernels.sealed_score : kernels.open_score)->run(score);
-    SoftmaxArgs softmax;
-    softmax.first = run.first;
-    softmax.n_rows = n;
-    softmax.visible = visible;
-    softmax.s = s;
-    softmax.m = a.m + begin;
-    softmax.l = a.l + begin;
-    table.softmax(softmax);
-    MixArgs mix;
-    mix.v = HostPointer<uint8_t>(run.v + stride);
-    mix.block = &kernels.sealed_layout.values();
-    mix.head_dim = a.head_dim;
-    mix.n_rows = n;
-    mix.visible = visible;
-    mix.p = s;
-    mix.o = o;
-    (run.sealed ? kernels.sealed_mix : kernels.open_mix)->run(mix);
-  }
+  args.k = HostPointer<uint8_t>(run.k + stride);
+  args.v = HostPointer<uint8_t>(run.v + stride);
+  args.first = run.first;
+  AttendPage(table, run.sealed ? kernels.sealed : kernels.open, args);
 }
 
 constexpr int64_t kBlockTokens = 16;  // query tokens a task in prefill
@@ -181,7 +130,16 @@ void CpuBackend::AttendBlock(const AttentionShape& shape, const KvSpan& span, in
   const int64_t offset = (span.first_row + first) * row_stride + static_cast<int64_t>(kv_head) * group * shape.head_dim;
   const Shares s(reinterpret_cast<float*>(Scratch(thread)), count * group, shape.head_dim);
   int32_t visible[kBlockTokens];
-  RunArgs args{count, group, shape.head_dim, q + offset, row_stride, visible, s.m, s.l, s.o};
+  AttendPageArgs args;
+  args.head_dim = shape.head_dim;
+  args.n_tokens = count;
+  args.group = group;
+  args.q = q + offset;
+  args.q_stride = row_stride;
+  args.visible = visible;
+  args.m = s.m;
+  args.l = s.l;
+  args.o = s.o;
   for (const KvView::Run& run : span.view.runs) {
     if (run.pos > span.pos + first + count - 1) break;
     for (int64_t i = 0; i < count; ++i) {
@@ -210,10 +168,16 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
     for (int64_t i = begin; i < std::min(n_runs, begin + kRunsPerTask); ++i) {
       const KvView::Run& run = runs[static_cast<size_t>(i)];
       const int32_t visible = static_cast<int32_t>(std::min<int64_t>(span.pos + 1 - run.pos, run.n));
-      float* m = partial_.data() + (head * n_runs + i) * share;
-      const float* heads = q + span.first_row * row_stride + head * group * head_dim;
-      AttendRun(kernels_, kernels, run, static_cast<int>(head),
-                {1, group, head_dim, heads, row_stride, &visible, m, m + group, m + 2 * group});
+      AttendPageArgs args;
+      args.head_dim = head_dim;
+      args.n_tokens = 1;
+      args.group = group;
+      args.q = q + span.first_row * row_stride + head * group * head_dim;
+      args.visible = &visible;
+      args.m = partial_.data() + (head * n_runs + i) * share;
+      args.l = args.m + group;
+      args.o = args.m + 2 * group;
+      AttendRun(kernels_, kernels, run, head, args);
     }
   });
   for (int h = 0; h < shape.n_kv_heads; ++h) {

@@ -59,6 +59,7 @@ class Engine : public ::testing::Test {
 
 TEST_F(Engine, CachedEqualsRecomputedInEveryLayoutAndChunking) {
   SessionOptions uncached;
+  uncached.k_format = uncached.v_format = "f16";
   uncached.cache = false;
   auto reference = New(uncached);
   ASSERT_TRUE(reference->Append(Ids(150), nullptr).ok());
@@ -66,6 +67,7 @@ TEST_F(Engine, CachedEqualsRecomputedInEveryLayoutAndChunking) {
   for (const KvLayout layout : {KvLayout::kPaged, KvLayout::kContiguous}) {
     for (const int chunk : {1, 7, 128, 512}) {
       SessionOptions options;
+      options.k_format = options.v_format = "f16";
       options.layout = layout;
       options.chunk = chunk;
       auto session = New(options);
@@ -185,6 +187,7 @@ TEST_F(Engine, ReadKvIsTheSameInEveryLayout) {
   std::vector<float> k[2], v[2];
   for (const int i : {0, 1}) {
     SessionOptions options;
+    options.k_format = options.v_format = "f16";
     options.layout = i == 0 ? KvLayout::kPaged : KvLayout::kContiguous;
     auto session = New(options);
     ASSERT_TRUE(session->Append(Ids(150), nullptr).ok());

@@ -10,14 +10,13 @@
 namespace kvart {
 namespace {
 
-KvGeometry Small(DType k = DType::kF32, DType v = DType::kF32) {
+KvGeometry Small(KvCode k = KvCode::kF32, KvCode v = KvCode::kF32) {
   KvGeometry g;
   g.n_layers = 2;
   g.n_kv_heads = 2;
   g.head_dim = 8;
   g.page_tokens = 16;
-  g.k_type = k;
-  g.v_type = v;
+  g.formats = {{k}, {v}};
   return g;
 }
 
@@ -34,6 +33,7 @@ struct Cache {
     ASSERT_TRUE(kv->Reserve(n).ok());
     const KvGeometry& g = kv->geometry();
     for (int i = 0; i < n; ++i) plain.push_back(static_cast<int32_t>(rng() % 1000));
+    const std::span<const int32_t> added = std::span(plain).last(static_cast<size_t>(n));
     for (int layer = 0; layer < g.n_layers; ++layer) {
       const KvView view = kv->View(layer, static_cast<int64_t>(plain.size()));
       for (int64_t t = kv->size(); t < static_cast<int64_t>(plain.size()); ++t) {
@@ -45,13 +45,13 @@ struct Cache {
         }
       }
     }
-    kv->Commit(n);
+    kv->Commit(added);
   }
 
   static float& At(const KvView& view, int head, int64_t t, int c, bool key) {
     const KvGeometry& g = view.geometry;
-    const KvView::Page& page = view.pages[static_cast<size_t>(t / g.page_tokens)];
-    const Address base = (key ? page.k : page.v) + static_cast<Address>(head * view.head_stride);
+    const KvView::Run& run = view.runs[static_cast<size_t>(t / g.page_tokens)];
+    const Address base = (key ? run.k : run.v) + static_cast<Address>(head * run.head_stride);
     const int64_t slot = t % g.page_tokens;
     return HostPointer<float>(base)[key ? KeyIndex(slot, c, g.head_dim) : ValueIndex(slot, c, g.head_dim)];
   }
@@ -79,7 +79,7 @@ class Layouts : public testing::TestWithParam<bool> {
     Cache cache;
     if (GetParam()) {
       pool_ = PagePool::New(Small(), HostMemory()).value();
-      cache.kv = NewPagedSequence(pool_).value();
+      cache.kv = NewPagedSequence(pool_, nullptr).value();
     } else {
       cache.kv = NewContiguousSequence(Small(), HostMemory()).value();
     }
@@ -140,7 +140,7 @@ TEST_P(Layouts, RewindBeyondTheEndIsRefused) {
 TEST(Paged, ForksShareFullPagesAndCopyOnlyTheOneWrittenTo) {
   std::mt19937 rng(3);
   auto pool = PagePool::New(Small(), HostMemory()).value();
-  Cache a{NewPagedSequence(pool).value(), {}};
+  Cache a{NewPagedSequence(pool, nullptr).value(), {}};
   a.Append(16 * 3 + 5, rng);
   EXPECT_EQ(pool->pages_in_use(), 4u);
   Cache b{a.kv->Fork().value(), a.plain};
@@ -160,7 +160,7 @@ TEST(Paged, PagesAreReused) {
   std::mt19937 rng(3);
   auto pool = PagePool::New(Small(), HostMemory()).value();
   for (int i = 0; i < 50; ++i) {
-    Cache a{NewPagedSequence(pool).value(), {}};
+    Cache a{NewPagedSequence(pool, nullptr).value(), {}};
     a.Append(40, rng);
   }
   EXPECT_EQ(pool->pages_in_use(), 0u);
@@ -185,7 +185,7 @@ TEST(Memory, AFailedReservationChangesNothing) {
   std::mt19937 rng(3);
   FailingMemory memory;
   memory.left = 3;
-  Cache cache{NewPagedSequence(PagePool::New(Small(), memory).value()).value(), {}};
+  Cache cache{NewPagedSequence(PagePool::New(Small(), memory).value(), nullptr).value(), {}};
   cache.Append(20, rng);
   const Status status = cache.kv->Reserve(100);
   EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
@@ -202,10 +202,13 @@ TEST(Geometry, IsCheckedAndNamed) {
   g = Small();
   g.page_tokens = 20;
   EXPECT_FALSE(PagePool::New(g, HostMemory()).ok());
-  g = Small(DType::kQ8_0);
-  EXPECT_NE(PagePool::New(g, HostMemory()).status().message().find("q8_0"), std::string::npos);
+  g = Small();
+  g.sinks = 17;
+  EXPECT_NE(PagePool::New(g, HostMemory()).status().message().find("17 sinks"), std::string::npos);
+  g = Small(KvCode::kInt4, KvCode::kInt4);
+  EXPECT_EQ(NewContiguousSequence(g, HostMemory()).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(Small().ToString(), "2 layers, 2 KV heads of 8, pages of 16 tokens, k=f32, v=f32");
-  EXPECT_EQ(Small(DType::kF16, DType::kF32).TokenBytes(), 2u * 2 * 8 * (2 + 4));
+  EXPECT_EQ(KvOffsets(Small(KvCode::kF16, KvCode::kF32), 16).token_bytes(), 2u * 2 * 8 * (2 + 4));
 }
 
 }  // namespace

@@ -46,8 +46,19 @@ std::vector<int32_t> Tokens(int n) {
   return ids;
 }
 
-std::unique_ptr<KvSequence> Paged(Decoder& d, DType k = DType::kF16, DType v = DType::kF16) {
-  return NewPagedSequence(PagePool::New(d.Geometry(k, v), d.backend().memory()).value()).value();
+std::shared_ptr<PageStore> Store(const KvGeometry& g) {
+  StoreOptions options;
+  options.payload_bytes = SealedOffsets(g).bytes();
+  options.k_format = ToString(g.formats.k, true);
+  options.v_format = ToString(g.formats.v, false);
+  options.sinks = g.sinks;
+  return PageStore::InMemory(g, options).value();
+}
+
+std::unique_ptr<KvSequence> Paged(Decoder& d, const char* format = "f16", std::shared_ptr<PageStore> store = nullptr) {
+  const KvGeometry g = d.Geometry(ParseKvFormats(format, format).value(), 4);
+  if (g.seals() && store == nullptr) store = Store(g);
+  return NewPagedSequence(PagePool::New(g, d.backend().memory()).value(), store).value();
 }
 
 // Logits of all tokens, computed in chunks of the given size.
@@ -88,7 +99,7 @@ TEST_P(Architectures, ResultsDoNotDependOnChunksThreadsOrLayout) {
         auto paged = Paged(*other.decoder);
         EXPECT_TRUE(Same(Logits(*other.decoder, *paged, ids, chunk), expected)) << threads << " threads, chunks of " << chunk;
       }
-      auto contiguous = NewContiguousSequence(other.decoder->Geometry(DType::kF16, DType::kF16), HostMemory()).value();
+      auto contiguous = NewContiguousSequence(other.decoder->Geometry({}), HostMemory()).value();
       EXPECT_TRUE(Same(Logits(*other.decoder, *contiguous, ids, 33), expected)) << "contiguous";
     }
   }
@@ -143,7 +154,7 @@ TEST_P(Architectures, RunsOnMemoryThatTheHostCannotTouch) {
   // The lock is real: even the system may not read there on our behalf.
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
-  EXPECT_EQ(write(pipe_ends[1], HostPointer<void>(remote->View(0, 1).pages[0].k), 1), -1);
+  EXPECT_EQ(write(pipe_ends[1], HostPointer<void>(remote->View(0, 1).runs[0].k), 1), -1);
   EXPECT_EQ(errno, EFAULT);
   close(pipe_ends[0]);
   close(pipe_ends[1]);
@@ -171,7 +182,7 @@ TEST(Decoder, FloatAndInt8ActivationsAgreeRoughly) {
   options.type = DType::kQ8_0;
   const std::vector<int32_t> ids = Tokens(50);
   Loaded exact = Load(options, 1, true), fast = Load(options, 1, false);
-  auto a = Paged(*exact.decoder, DType::kF32, DType::kF32), b = Paged(*fast.decoder, DType::kF32, DType::kF32);
+  auto a = Paged(*exact.decoder, "f32"), b = Paged(*fast.decoder, "f32");
   const std::vector<float> x = Logits(*exact.decoder, *a, ids, 50), y = Logits(*fast.decoder, *b, ids, 50);
   double error = 0, size = 0;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -193,7 +204,7 @@ TEST(Decoder, WildKeysStayFinite) {
 TEST(Decoder, ACacheOfAnotherShapeIsRefusedByBothNames) {
   TinyOptions options;
   Loaded m = Load(options);
-  KvGeometry other = m.decoder->Geometry(DType::kF16, DType::kF16);
+  KvGeometry other = m.decoder->Geometry({});
   other.n_layers = 3;
   auto kv = NewContiguousSequence(other, HostMemory()).value();
   const int32_t id = 1;
