@@ -24,7 +24,6 @@ TYPES += ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"]
 # Operation → how many types its name carries.
 OPS = {
     "matmul": 2,  # weights, activations
-    "attend_page": 2,  # keys, values
     "score": 1,  # keys; integers with where their scales lie: _channel or _token
     "mix": 1,  # values
     "softmax": 0,

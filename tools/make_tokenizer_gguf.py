@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a GGUF file that holds a tokenizer and nothing else, from a tokenizer.json: for tests against the reference.
 
-    python3 tools/make_tokenizer_gguf.py tokenizer.json out.gguf [--config tokenizer_config.json] [--n-vocab 151936]
+python3 tools/make_tokenizer_gguf.py tokenizer.json out.gguf [--config tokenizer_config.json] [--n-vocab 151936]
 """
 
 import argparse

@@ -67,7 +67,7 @@ def compositions(decomposed, composed):
         first, second = nfc(parts[:-1]), parts[-1]
         if len(first) != 1:  # the last mark belongs further in: find the pair by trying
             found = [(nfc(parts[:i] + parts[i + 1 :]), parts[i]) for i in range(1, len(parts))]
-            (first, second), = [(a, b) for a, b in found if len(a) == 1 and nfc(a + b) == chr(c)]
+            ((first, second),) = [(a, b) for a, b in found if len(a) == 1 and nfc(a + b) == chr(c)]
         assert nfc(first + second) == chr(c), hex(c)
         pairs[ord(first), ord(second)] = c
     return pairs

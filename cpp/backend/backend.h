@@ -58,6 +58,7 @@ struct KvSpan {
   int64_t n = 0;
   int64_t pos = 0;
   KvView view;  // of one layer, reserved up to pos + n
+  Address turn = 0;  // (head_dim / 2, 2) cos and sin of minus view.dropped positions, where runs are turned
 };
 
 class Backend {

@@ -30,13 +30,19 @@ Status SystemError(const char* what, const std::string& path, int error, int64_t
   return Status(code, message + ": " + std::strerror(error), path, offset);
 }
 
-// Where the kernel has locks that belong to an open file, those; elsewhere the process's, which two stores in one process do not see.
-int SetLock(int fd, short type, uint64_t byte) {
+struct flock LockOf(short type, uint64_t byte) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = static_cast<off_t>(byte);
   lock.l_len = 1;
+  return lock;
+}
+
+// Where the kernel has locks that belong to an open file, those; elsewhere the process's, which two stores in one
+// process do not see.
+int SetLock(int fd, short type, uint64_t byte) {
+  struct flock lock = LockOf(type, byte);
 #ifdef F_OFD_SETLK
   if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return 0;
   if (errno != EINVAL) return errno;
@@ -94,7 +100,8 @@ class PosixFile : public RandomFile {
     if (error != EOPNOTSUPP && error != EINVAL && error != ENOSYS) {
       return SystemError("make room in", path_, error, static_cast<int64_t>(offset));
     }
-    // A file system that cannot: what is behind the end is written as zeros. What is before it was written or allocated already.
+    // A file system that cannot: what is behind the end is written as zeros. What is before it was written or allocated
+    // already.
     KVART_ASSIGN_OR_RETURN(uint64_t at, Size());
     const std::vector<uint8_t> zeros(std::min<uint64_t>(n, 1 << 20));
     for (at = std::max(at, offset); at < offset + n;) {
@@ -106,7 +113,8 @@ class PosixFile : public RandomFile {
   }
 
   Status Truncate(uint64_t size) override {
-    if (ftruncate(fd_, static_cast<off_t>(size)) != 0) return SystemError("truncate", path_, errno, static_cast<int64_t>(size));
+    if (ftruncate(fd_, static_cast<off_t>(size)) != 0)
+      return SystemError("truncate", path_, errno, static_cast<int64_t>(size));
     return Status::Ok();
   }
 
@@ -136,11 +144,23 @@ class PosixFile : public RandomFile {
     }
     return SystemError("lock", path_, error, static_cast<int64_t>(byte));
   }
-  void Unlock(uint64_t byte) override { SetLock(fd_, F_UNLCK, byte); }
+  void Unlock(uint64_t byte) override {
+    SetLock(fd_, F_UNLCK, byte);
+  }
+  bool IsLocked(uint64_t byte) const override {
+    struct flock lock = LockOf(F_RDLCK, byte);
+#ifdef F_OFD_GETLK
+    if (fcntl(fd_, F_OFD_GETLK, &lock) == 0) return lock.l_type != F_UNLCK;
+    lock = LockOf(F_RDLCK, byte);
+#endif
+    return fcntl(fd_, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  }
 
   bool IsAt(const std::string& path) const override {
-    struct stat mine {}, there {};
-    return fstat(fd_, &mine) == 0 && stat(path.c_str(), &there) == 0 && mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+    struct stat mine {
+    }, there{};
+    return fstat(fd_, &mine) == 0 && stat(path.c_str(), &there) == 0 && mine.st_dev == there.st_dev &&
+           mine.st_ino == there.st_ino;
   }
 
  private:
@@ -154,7 +174,8 @@ class PosixFiles : public FileSystem {
     int flags = mode == OpenMode::kRead ? O_RDONLY : O_RDWR;
     if (mode == OpenMode::kCreate) flags |= O_CREAT;
     if (mode == OpenMode::kReplace) flags |= O_CREAT | O_TRUNC;
-    const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0600);  // O_NONBLOCK: a pipe by that name must not hang us
+    const int fd =
+        open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0600);  // O_NONBLOCK: a pipe by that name must not hang us
     if (fd < 0) return SystemError("open", path, errno);
     struct stat info {};
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -229,6 +250,8 @@ FileSystem& SystemFiles() {
   return *files;
 }
 
-int64_t ProcessId() { return static_cast<int64_t>(getpid()); }
+int64_t ProcessId() {
+  return static_cast<int64_t>(getpid());
+}
 
 }  // namespace kvart

@@ -167,6 +167,7 @@ class Session {
 
   struct Impl;
   explicit Session(std::unique_ptr<Impl> impl);
+  Impl& impl() { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;

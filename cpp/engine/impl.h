@@ -4,11 +4,14 @@
 #include <chrono>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/fingerprint.h"
+#include "kvcache/journal.h"
 #include "kvcache/pool.h"
 #include "kvcache/store.h"
 #include "model/decoder.h"
@@ -24,14 +27,24 @@ struct Model::Impl {
   int64_t process = 0;    // who loaded the model
   mutable std::mutex mutex;  // held by every call that computes or touches the cache
 
+  LoadOptions options;
+
   // Where the pages of a geometry come from; the store only where it seals. One for each in use; kept alive by its pages.
   struct Cache {
     std::shared_ptr<PagePool> pool;
     std::shared_ptr<PageStore> store;
+    int64_t window = 0;
+    Digest fingerprint{};  // all zeros where nothing outlives the process
   };
   std::vector<Cache> caches;
 
-  Result<Cache> CacheFor(const KvGeometry& geometry);
+  Result<Cache> CacheFor(const KvGeometry& geometry, int64_t window);
+  Result<Digest> FingerprintOf(const KvGeometry& geometry, int64_t window);
+  std::string Numerics(const KvGeometry& geometry, int64_t window) const;
+  Result<std::shared_ptr<PageStore>> NewStore(const KvGeometry& geometry, const Digest& fingerprint, bool in_memory) const;
+  Result<Digest> WeightsHash();
+
+  std::optional<Digest> weights_hash;  // once somebody has asked
   // Refuses calls in a child of fork().
   Status CheckProcess() const;
 };
@@ -47,11 +60,17 @@ struct Session::Impl {
   bool logits_valid = false;
   int64_t computed_high = 0;  // positions below this have been computed at some time
   Stats stats;
+  std::unique_ptr<Journal> journal;  // of a durable session
+  Resumed resumed;
+  bool closed = false;
 
   Model::Impl& shared() { return model->impl(); }
+  Status CheckUsable();  // not closed, not in a child of fork()
+  Status Resume();
   Status Compute(const Progress& progress, float* all_logits);
   Status ComputeLast();
   Result<std::unique_ptr<KvSequence>> NewSequence();
+  StoreIdentity Identity(const Digest& fingerprint) const;
 };
 
 // Seconds since construction.

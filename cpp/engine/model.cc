@@ -35,8 +35,20 @@ Stats Model::stats() const {
   Stats stats = impl_->stats;
   for (const Impl::Cache& cache : impl_->caches) {
     stats.kv_bytes += cache.pool->pages_in_use() * cache.pool->layout().bytes();
-    if (cache.store != nullptr) stats.kv_bytes += cache.store->stats().slots_in_use * cache.store->stats().slot_bytes;
+    stats.pool_requests += cache.pool->allocations();
+    stats.pool_hits += cache.pool->reuses();
+    if (cache.store == nullptr) continue;
+    const StoreStats store = cache.store->stats();
+    stats.kv_bytes += store.slots_in_use * store.slot_bytes;
+    stats.store_lookups += store.lookups;
+    stats.store_hits += store.hits;
+    stats.pool_requests += store.puts;
+    stats.pool_hits += store.pool_hits;
+    stats.evictions += store.evictions;
+    stats.damaged_pages += store.damaged;
+    stats.store_writable = stats.store_writable && store.writable;
   }
+  stats.kv_budget_bytes = impl_->options.kv_budget_bytes;
   return stats;
 }
 
@@ -46,6 +58,11 @@ Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOp
     std::shared_ptr<Model> model(new Model());
     Impl& impl = *model->impl_;
     impl.process = getpid();
+    impl.options = options;
+    impl.options.progress = nullptr;
+    if (impl.options.kv_budget_bytes == 0 && options.kv_dir.empty()) {
+      impl.options.kv_budget_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
+    }
     KVART_ASSIGN_OR_RETURN(impl.file, GgufFile::Open(path));
     KVART_ASSIGN_OR_RETURN(impl.tokenizer, Tokenizer::FromGguf(*impl.file));
     KVART_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
@@ -85,19 +102,45 @@ Status Model::Impl::CheckProcess() const {
                 "this model was loaded before a fork(): its threads are not in this process; load it again here");
 }
 
-Result<Model::Impl::Cache> Model::Impl::CacheFor(const KvGeometry& geometry) {
+std::string Model::Impl::Numerics(const KvGeometry& geometry, int64_t window) const {
+  return DescribeNumerics(decoder->config(), options.float_activations, geometry, window);
+}
+
+Result<Digest> Model::Impl::FingerprintOf(const KvGeometry& geometry, int64_t window) {
+  KVART_ASSIGN_OR_RETURN(const Digest weights, WeightsHash());
+  return Fingerprint(weights, Numerics(geometry, window));
+}
+
+Result<Digest> Model::Impl::WeightsHash() {
+  if (!weights_hash) {
+    KVART_ASSIGN_OR_RETURN(weights_hash, HashWeights(*file, options.kv_dir));
+  }
+  return *weights_hash;
+}
+
+Result<std::shared_ptr<PageStore>> Model::Impl::NewStore(const KvGeometry& geometry, const Digest& fingerprint, bool in_memory) const {
+  StoreOptions store;
+  store.budget_bytes = options.kv_budget_bytes;
+  store.payload_bytes = SealedOffsets(geometry).bytes();
+  store.k_format = ToString(geometry.formats.k, true);
+  store.v_format = ToString(geometry.formats.v, false);
+  store.sinks = geometry.sinks;
+  store.fingerprint = fingerprint;
+  return in_memory ? PageStore::InMemory(geometry, store) : PageStore::Open(options.kv_dir, geometry, store);
+}
+
+Result<Model::Impl::Cache> Model::Impl::CacheFor(const KvGeometry& geometry, int64_t window) {
   for (const Cache& cache : caches) {
-    if (cache.pool->geometry() == geometry) return cache;
+    if (cache.pool->geometry() == geometry && cache.window == window) return cache;
   }
   Cache cache;
+  cache.window = window;
   KVART_ASSIGN_OR_RETURN(cache.pool, PagePool::New(geometry, decoder->backend().memory()));
+  if (!options.kv_dir.empty()) {
+    KVART_ASSIGN_OR_RETURN(cache.fingerprint, FingerprintOf(geometry, window));
+  }
   if (geometry.seals()) {
-    StoreOptions options;
-    options.payload_bytes = SealedOffsets(geometry).bytes();
-    options.k_format = ToString(geometry.formats.k, true);
-    options.v_format = ToString(geometry.formats.v, false);
-    options.sinks = geometry.sinks;
-    KVART_ASSIGN_OR_RETURN(cache.store, PageStore::InMemory(geometry, options));
+    KVART_ASSIGN_OR_RETURN(cache.store, NewStore(geometry, cache.fingerprint, options.kv_dir.empty()));
   }
   caches.push_back(cache);
   return cache;
@@ -121,8 +164,16 @@ Result<std::unique_ptr<Session>> Model::NewSession(const SessionOptions& options
                     static_cast<long long>(options.ctx), static_cast<long long>(kMaxCtx));
     }
     session->ctx = options.ctx > 0 ? options.ctx : impl_->info.n_ctx_train;
+    if (options.window > 0) session->ctx = kMaxCtx;  // what leaves the window makes room
+    if (!options.name.empty() && impl_->options.kv_dir.empty()) {
+      return Status(StatusCode::kInvalidArgument, "session '" + options.name.substr(0, 64) + "': a name needs a kv_dir to keep it in");
+    }
+    if (!options.name.empty() && !options.cache) {
+      return Status(StatusCode::kInvalidArgument, "session '" + options.name.substr(0, 64) + "': a durable session cannot do without its cache");
+    }
     const std::lock_guard lock(impl_->mutex);
     KVART_ASSIGN_OR_RETURN(session->kv, session->NewSequence());
+    if (!options.name.empty()) KVART_RETURN_IF_ERROR(session->Resume());
     return std::make_unique<Session>(std::move(session));
   });
 }

@@ -29,14 +29,15 @@ Session::~Session() {
   }
   const std::lock_guard lock(impl_->shared().mutex);  // pages go back to a pool that others use
   impl_->kv.reset();
+  impl_->journal.reset();
 }
 
 Result<std::unique_ptr<KvSequence>> Session::Impl::NewSequence() {
   if (options.layout == KvLayout::kContiguous) {
     return NewContiguousSequence(geometry, shared().decoder->backend().memory());
   }
-  KVART_ASSIGN_OR_RETURN(const Model::Impl::Cache cache, shared().CacheFor(geometry));
-  return NewPagedSequence(cache.pool, cache.store);
+  KVART_ASSIGN_OR_RETURN(const Model::Impl::Cache cache, shared().CacheFor(geometry, options.window));
+  return NewPagedSequence(cache.pool, cache.store, options.window);
 }
 
 // Computes K/V of all tokens that have none yet, chunk by chunk, and the logits after the last one. On failure the K/V that are
@@ -88,6 +89,11 @@ Status Session::Impl::Compute(const Progress& progress, float* all_logits) {
   return status;
 }
 
+Status Session::Impl::CheckUsable() {
+  KVART_RETURN_IF_ERROR(shared().CheckProcess());
+  return closed ? Status(StatusCode::kInvalidArgument, "the session is closed") : Status::Ok();
+}
+
 // Makes logits those after the last token.
 Status Session::Impl::ComputeLast() {
   if (tokens.empty()) {
@@ -104,7 +110,7 @@ Status Session::Append(std::span<const int32_t> ids, const Progress& progress) {
 Status Session::AppendLogits(std::span<const int32_t> ids, float* out, const Progress& progress) {
   return Guarded([&]() -> Status {
     Impl& s = *impl_;
-    KVART_RETURN_IF_ERROR(s.shared().CheckProcess());
+    KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
     for (const int32_t id : ids) {
       if (id >= 0 && id < s.shared().info.n_vocab) continue;
@@ -118,10 +124,12 @@ Status Session::AppendLogits(std::span<const int32_t> ids, float* out, const Pro
                     static_cast<long long>(before), static_cast<long long>(n), static_cast<long long>(s.ctx));
     }
     if (out != nullptr && s.kv->size() < before) KVART_RETURN_IF_ERROR(s.ComputeLast());  // so that out starts at ids[0]
+    if (s.journal != nullptr) KVART_RETURN_IF_ERROR(s.journal->Append(ids));  // first: what is killed in the middle is not lost
     s.tokens.insert(s.tokens.end(), ids.begin(), ids.end());
     const Status status = s.Compute(progress, out);
     if (!status.ok()) {
       s.tokens.resize(static_cast<size_t>(before));
+      if (s.journal != nullptr) KVART_RETURN_IF_ERROR(s.journal->Rewind(static_cast<uint64_t>(before)));
       const Status rewound = s.kv->Rewind(std::min(s.kv->size(), before));
       return rewound.ok() ? status : rewound;
     }
@@ -132,13 +140,14 @@ Status Session::AppendLogits(std::span<const int32_t> ids, float* out, const Pro
 Result<int32_t> Session::Next(Sampler& sampler) {
   return Guarded([&]() -> Result<int32_t> {
     Impl& s = *impl_;
-    KVART_RETURN_IF_ERROR(s.shared().CheckProcess());
+    KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
     if (static_cast<int64_t>(s.tokens.size()) >= s.ctx) {
       return Errorf(StatusCode::kFull, "the context is full: it holds %lld tokens", static_cast<long long>(s.ctx));
     }
     KVART_RETURN_IF_ERROR(s.ComputeLast());
     const int32_t id = sampler.Sample(s.logits, s.tokens);
+    if (s.journal != nullptr) KVART_RETURN_IF_ERROR(s.journal->Append({&id, 1}));  // before anybody sees it
     s.stats.logits_hash = HashLogits(s.stats.logits_hash, s.logits);
     s.tokens.push_back(id);
     s.logits_valid = false;
@@ -149,7 +158,7 @@ Result<int32_t> Session::Next(Sampler& sampler) {
 Status Session::LastLogits(float* out) {
   return Guarded([&]() -> Status {
     Impl& s = *impl_;
-    KVART_RETURN_IF_ERROR(s.shared().CheckProcess());
+    KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
     KVART_RETURN_IF_ERROR(s.ComputeLast());
     std::copy(s.logits.begin(), s.logits.end(), out);
@@ -160,7 +169,7 @@ Status Session::LastLogits(float* out) {
 Status Session::Rewind(int64_t n_tokens) {
   return Guarded([&]() -> Status {
     Impl& s = *impl_;
-    KVART_RETURN_IF_ERROR(s.shared().CheckProcess());
+    KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
     const int64_t size = static_cast<int64_t>(s.tokens.size());
     if (n_tokens < 0 || n_tokens > size) {
@@ -168,6 +177,7 @@ Status Session::Rewind(int64_t n_tokens) {
                     static_cast<long long>(n_tokens), static_cast<long long>(size));
     }
     if (n_tokens == size) return Status::Ok();
+    if (s.journal != nullptr) KVART_RETURN_IF_ERROR(s.journal->Rewind(static_cast<uint64_t>(n_tokens)));
     KVART_RETURN_IF_ERROR(s.kv->Rewind(std::min(n_tokens, s.kv->size())));
     s.tokens.resize(static_cast<size_t>(n_tokens));
     s.logits_valid = false;
@@ -178,11 +188,12 @@ Status Session::Rewind(int64_t n_tokens) {
 Result<std::unique_ptr<Session>> Session::Fork() {
   return Guarded([&]() -> Result<std::unique_ptr<Session>> {
     Impl& s = *impl_;
-    KVART_RETURN_IF_ERROR(s.shared().CheckProcess());
+    KVART_RETURN_IF_ERROR(s.CheckUsable());
     auto fork = std::make_unique<Impl>();
     const std::lock_guard lock(s.shared().mutex);
     fork->model = s.model;
     fork->options = s.options;
+    fork->options.name.clear();  // the name stays with the original
     fork->geometry = s.geometry;
     fork->ctx = s.ctx;
     fork->tokens = s.tokens;
@@ -213,50 +224,16 @@ Stats Session::stats() const {
   const std::lock_guard lock(impl_->shared().mutex);
   Stats stats = impl_->stats;
   stats.kv_bytes = impl_->kv->held_bytes();
-  stats.kv_used_bytes = impl_->kv->held_bytes();
+  const KvGeometry& g = impl_->geometry;
+  const KvOffsets floats(g, g.page_tokens);
+  stats.kv_used_bytes = stats.kv_bytes;
+  stats.bits_per_value = 8.0 * static_cast<double>(floats.token_bytes()) / (2.0 * g.n_layers * g.n_kv_heads * g.head_dim);
+  if (g.seals()) {
+    const auto cache = impl_->shared().CacheFor(g, impl_->options.window);
+    const double values = 2.0 * g.n_layers * g.n_kv_heads * g.head_dim * g.page_tokens;
+    if (cache.ok()) stats.bits_per_value = 8.0 * static_cast<double>(cache->store->stats().slot_bytes) / values;
+  }
   return stats;
-}
-
-Status Session::ReadKv(int layer, std::vector<float>* k, std::vector<float>* v) {
-  return Guarded([&]() -> Status {
-    Impl& s = *impl_;
-    KVART_RETURN_IF_ERROR(s.shared().CheckProcess());
-    const std::lock_guard lock(s.shared().mutex);
-    const KvGeometry& g = s.geometry;
-    if (layer < 0 || layer >= g.n_layers) {
-      return Errorf(StatusCode::kInvalidArgument, "layer %d is out of range; the model has 0 … %d", layer, g.n_layers - 1);
-    }
-    const int64_t n = static_cast<int64_t>(s.tokens.size());
-    if (s.kv->size() < n) KVART_RETURN_IF_ERROR(s.ComputeLast());
-
-    const KvView view = s.kv->View(layer, n);
-    const Memory& memory = s.shared().decoder->backend().memory();
-    std::vector<uint8_t> raw;
-    std::vector<float> rows;
-    // One head's rows of one run into their places.
-    const auto read = [&](const KvView::Run& run, int head, bool keys, std::vector<float>* out) -> Status {
-      const KvFormat open{keys ? g.open_k() : g.open_v()};
-      const int capacity = (run.n + kTileTokens - 1) / kTileTokens * kTileTokens;
-      const KvBlock block(run.sealed ? (keys ? g.formats.k : g.formats.v) : open, keys, capacity, g.head_dim);
-      raw.resize(block.bytes());
-      rows.resize(static_cast<size_t>(capacity * g.head_dim));
-      const Address from = (keys ? run.k : run.v) + static_cast<Address>(head * run.head_stride);
-      KVART_RETURN_IF_ERROR(memory.Read(raw.data(), from, raw.size()));
-      block.Decode(raw.data(), rows.data());
-      const int64_t end = std::min<int64_t>(run.n, n - run.pos);
-      std::copy(rows.begin() + run.first * g.head_dim, rows.begin() + end * g.head_dim,
-                out->begin() + (head * n + run.pos + run.first) * g.head_dim);
-      return Status::Ok();
-    };
-    for (std::vector<float>* out : {k, v}) out->resize(static_cast<size_t>(n * g.n_kv_heads * g.head_dim));
-    for (const KvView::Run& run : view.runs) {
-      for (int head = 0; head < g.n_kv_heads; ++head) {
-        KVART_RETURN_IF_ERROR(read(run, head, true, k));
-        KVART_RETURN_IF_ERROR(read(run, head, false, v));
-      }
-    }
-    return Status::Ok();
-  });
 }
 
 }  // namespace kvart

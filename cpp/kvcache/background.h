@@ -11,7 +11,8 @@ namespace kvart {
 // Thread-safe. In a forked child its thread does not exist: the child may destroy it and must do nothing else with it.
 class BackgroundSync {
  public:
-  // sync is called delay_ms after the first Dirty since the last call, from a thread that starts with the first one. 0: never.
+  // sync is called delay_ms after the first Dirty since the last call, from a thread that starts with the first one. 0:
+  // never.
   BackgroundSync(std::function<Status()> sync, int delay_ms);
   ~BackgroundSync();  // ends the thread; does not sync
   BackgroundSync(const BackgroundSync&) = delete;

@@ -15,7 +15,9 @@ bool IsStoreName(std::string_view name) {
   return name.size() > kSuffix.size() && name.ends_with(kSuffix) && name.find('/') == std::string_view::npos;
 }
 
-std::string IndexOf(const std::string& file) { return file.substr(0, file.size() - kSuffix.size()) + ".index"; }
+std::string IndexOf(const std::string& file) {
+  return file.substr(0, file.size() - kSuffix.size()) + ".index";
+}
 
 }  // namespace
 
@@ -31,7 +33,8 @@ Result<std::vector<StoreInfo>> KvDirectory::List() {
 }
 
 Result<StoreInfo> KvDirectory::Verify(const std::string& file) {
-  if (!IsStoreName(file)) return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
+  if (!IsStoreName(file))
+    return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
   if (const auto there = files_.Info(directory_ + "/" + file); !there.ok()) return there.status();
   return Look(file, true);
 }
@@ -51,8 +54,7 @@ StoreInfo KvDirectory::Look(const std::string& file, bool payloads) {
 
 Status KvDirectory::Scan(const std::string& path, bool payloads, StoreInfo* info) {
   KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> file, files_.Open(path, OpenMode::kRead));
-  info->busy = file->TryLock(0, false).code() == StatusCode::kBusy;
-  file->Unlock(0);
+  info->busy = file->IsLocked(kWriterLock);
   KVART_ASSIGN_OR_RETURN(const PageFileHeader header, ReadPageFileHeader(*file));
   info->fingerprint = Hex(header.fingerprint);
   info->k_format = header.k_format, info->v_format = header.v_format;
@@ -85,11 +87,14 @@ Status KvDirectory::Scan(const std::string& path, bool payloads, StoreInfo* info
 }
 
 Status KvDirectory::Remove(const std::string& file) {
-  if (!IsStoreName(file)) return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
+  if (!IsStoreName(file))
+    return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
   const std::string path = directory_ + "/" + file;
   KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> store, files_.Open(path, OpenMode::kWrite));
-  const Status locked = store->TryLock(0, true);  // held until the name is gone: whoever opens it meanwhile finds that out
-  if (locked.code() == StatusCode::kBusy) return Status(StatusCode::kBusy, path + " is in use by another process", path);
+  const Status locked =
+      store->TryLock(kWriterLock, true);  // held until the name is gone: whoever opens it meanwhile finds that out
+  if (locked.code() == StatusCode::kBusy)
+    return Status(StatusCode::kBusy, path + " is in use by another process", path);
   KVART_RETURN_IF_ERROR(locked);
   const Status index = files_.Remove(directory_ + "/" + IndexOf(file));
   if (!index.ok() && index.code() != StatusCode::kNotFound) return index;
@@ -98,7 +103,8 @@ Status KvDirectory::Remove(const std::string& file) {
 
 Result<ClearReport> KvDirectory::Clear(uint64_t keep_bytes) {
   KVART_ASSIGN_OR_RETURN(std::vector<StoreInfo> stores, List());
-  std::stable_sort(stores.begin(), stores.end(), [](const StoreInfo& a, const StoreInfo& b) { return a.last_use < b.last_use; });
+  std::stable_sort(stores.begin(), stores.end(),
+                   [](const StoreInfo& a, const StoreInfo& b) { return a.last_use < b.last_use; });
   ClearReport report;
   for (const StoreInfo& store : stores) report.kept_bytes += store.bytes;
   for (const StoreInfo& store : stores) {

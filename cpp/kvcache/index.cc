@@ -35,7 +35,8 @@ uint64_t SlotIndex::KeyOf(const PageName& name) {
 Status SlotIndex::Open(bool writable) {
   file_ = nullptr;
   writable_ = writable;
-  KVART_ASSIGN_OR_RETURN(std::shared_ptr<RandomFile> file, files_.Open(path_, writable ? OpenMode::kWrite : OpenMode::kRead));
+  KVART_ASSIGN_OR_RETURN(std::shared_ptr<RandomFile> file,
+                         files_.Open(path_, writable ? OpenMode::kWrite : OpenMode::kRead));
   uint8_t header[kHeaderBytes];
   KVART_RETURN_IF_ERROR(file->Read(0, header, sizeof header));
   uint32_t log2, replaced;
@@ -158,8 +159,8 @@ Status SlotIndex::Remove(const PageName& name, uint32_t slot) {
     if (entry.key == 0) return Status::Ok();
     if (entry.key == key && entry.slot == slot) break;
   }
-  // Entries behind the hole move up, those that the hole would cut off from where their search begins. A copy first, so that whoever
-  // stops here leaves one too many rather than one too few.
+  // Entries behind the hole move up, those that the hole would cut off from where their search begins. A copy first, so
+  // that whoever stops here leaves one too many rather than one too few.
   for (uint64_t i = 1, at = hole; i < kMostProbes; ++i) {
     at = (at + 1) & mask;
     KVART_RETURN_IF_ERROR(ReadEntry(at, &entry));

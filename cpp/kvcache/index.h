@@ -1,5 +1,6 @@
-// The index file of a page store: from names to slots, by linear probing in the file itself, so that opening it costs nothing. A hint:
-// whoever gets a slot from it looks at the slot's head. May depend on: base, store.h. FORMAT.md draws the bytes. Used by store_file.cc.
+// The index file of a page store: from names to slots, by linear probing in the file itself, so that opening it costs
+// nothing. A hint: whoever gets a slot from it looks at the slot's head. May depend on: base, store.h. FORMAT.md draws
+// the bytes. Used by store_file.cc.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,16 @@ class SlotIndex {
 
   SlotIndex(FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
 
-  // kNotFound when there is no file, kCorrupt when it is not an index: the writer then calls Rebuild, a reader sees nothing for now.
+  // kNotFound when there is no file, kCorrupt when it is not an index: the writer then calls Rebuild, a reader sees
+  // nothing for now.
   Status Open(bool writable);
   // A new file with these entries and room for n_slots, in place of what is there.
   Status Rebuild(const std::vector<Entry>& entries, uint64_t n_slots);
   // A larger file where n_slots do not fit well any more.
   Status Reserve(uint64_t n_slots);
 
-  // Calls is_it for each slot that may hold the name, until it says yes. False when none did. A reader follows the writer to a new file.
+  // Calls is_it for each slot that may hold the name, until it says yes. False when none did. A reader follows the
+  // writer to a new file.
   bool Find(const PageName& name, const std::function<bool(uint32_t slot)>& is_it);
   // kCorrupt when the file is so full of strangers that it has to be rebuilt.
   Status Insert(const PageName& name, uint32_t slot);

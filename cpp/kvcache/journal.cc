@@ -22,7 +22,9 @@ T Get(const uint8_t* from) {
   return value;
 }
 
-size_t Padded(size_t n) { return (n + 3) / 4 * 4; }
+size_t Padded(size_t n) {
+  return (n + 3) / 4 * 4;
+}
 
 // Fingerprint and both formats, as they stand in the header and in a store record.
 void PutIdentity(uint8_t* to, const StoreIdentity& store) {
@@ -34,7 +36,8 @@ void PutIdentity(uint8_t* to, const StoreIdentity& store) {
 StoreIdentity GetIdentity(const uint8_t* from) {
   StoreIdentity store;
   std::copy_n(from, 32, store.fingerprint.begin());
-  for (const auto& [format, at] : {std::pair(&store.k_format, from + 32), std::pair(&store.v_format, from + 32 + kFormatBytes)}) {
+  for (const auto& [format, at] :
+       {std::pair(&store.k_format, from + 32), std::pair(&store.v_format, from + 32 + kFormatBytes)}) {
     for (size_t i = 0; i < kFormatBytes && at[i] != 0; ++i) *format += static_cast<char>(at[i]);
   }
   return store;
@@ -56,14 +59,18 @@ Status Refuse(StatusCode code, const std::string& path, const std::string& found
 }
 
 Result<StoreIdentity> DecodeHeader(const std::string& path, const uint8_t* bytes) {
-  if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0) return Refuse(StatusCode::kCorrupt, path, "another magic", "KVARTSE\\x01, a session's");
+  if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0)
+    return Refuse(StatusCode::kCorrupt, path, "another magic", "KVARTSE\\x01, a session's");
   if (const uint32_t order = Get<uint32_t>(bytes + 12); order != kByteOrder) {
-    return Refuse(StatusCode::kUnsupported, path, "byte order mark " + std::to_string(order), std::to_string(kByteOrder));
+    return Refuse(StatusCode::kUnsupported, path, "byte order mark " + std::to_string(order),
+                  std::to_string(kByteOrder));
   }
   if (const uint32_t version = Get<uint32_t>(bytes + 8); version != kVersion) {
-    return Refuse(StatusCode::kUnsupported, path, "format version " + std::to_string(version), "version " + std::to_string(kVersion));
+    return Refuse(StatusCode::kUnsupported, path, "format version " + std::to_string(version),
+                  "version " + std::to_string(kVersion));
   }
-  if (const uint32_t stored = Get<uint32_t>(bytes + kHeaderChecked), computed = Crc32c(bytes, kHeaderChecked); stored != computed) {
+  if (const uint32_t stored = Get<uint32_t>(bytes + kHeaderChecked), computed = Crc32c(bytes, kHeaderChecked);
+      stored != computed) {
     return Refuse(StatusCode::kCorrupt, path, "header checksum " + std::to_string(stored), std::to_string(computed));
   }
   return GetIdentity(bytes + 16);
@@ -106,23 +113,28 @@ Status ReadRecords(const RandomFile& file, uint64_t size, bool want_open_page, R
   }
   *end = at;
   replay->cut_bytes = size - at;
-  if (const auto& page = replay->open_page; page.has_value() && (page->tokens > replay->ids.size() ||
-                                                                page->first != replay->ids.size() - page->tokens)) {
+  if (const auto& page = replay->open_page;
+      page.has_value() && (page->tokens > replay->ids.size() || page->first != replay->ids.size() - page->tokens)) {
     replay->open_page.reset();
   }
   return Status::Ok();
 }
 
-std::string PathOf(const std::string& directory, const std::string& name) { return directory + "/" + name + kSuffix; }
+std::string PathOf(const std::string& directory, const std::string& name) {
+  return directory + "/" + name + kSuffix;
+}
 
 Status BusyWith(const RandomFile& file, const std::string& name) {
   uint64_t holder = 0;
   const bool known = file.Read(kHolderOffset, &holder, sizeof holder).ok() && holder != 0;
-  return Status(StatusCode::kBusy,
-                "session '" + name + "' is open in " + (known ? "process " + std::to_string(holder) : "another process"), file.path());
+  return Status(
+      StatusCode::kBusy,
+      "session '" + name + "' is open in " + (known ? "process " + std::to_string(holder) : "another process"),
+      file.path());
 }
 
-// Whether the file was being made when its maker stopped: it has no records, and its magic, which is written last, is not complete.
+// Whether the file was being made when its maker stopped: it has no records, and its magic, which is written last, is
+// not complete.
 Result<bool> IsUnfinished(const RandomFile& file, uint64_t size) {
   if (size > kHeaderBytes) return false;
   uint8_t magic[sizeof kMagic] = {};
@@ -144,12 +156,16 @@ Status WriteHeader(RandomFile& file, const StoreIdentity& store) {
 }  // namespace
 
 Status CheckSessionName(const std::string& name) {
-  const auto alphanumeric = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); };
+  const auto alphanumeric = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
   const bool good = !name.empty() && name.size() <= 100 && alphanumeric(name[0]) &&
-                    std::all_of(name.begin(), name.end(), [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
+                    std::all_of(name.begin(), name.end(),
+                                [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
   if (good) return Status::Ok();
-  return Status(StatusCode::kInvalidArgument, "session name '" + name.substr(0, 120) +
-                                                  "': wanted 1 to 100 letters, digits, '.', '_' or '-' that begin with a letter or digit");
+  return Status(StatusCode::kInvalidArgument,
+                "session name '" + name.substr(0, 120) +
+                    "': wanted 1 to 100 letters, digits, '.', '_' or '-' that begin with a letter or digit");
 }
 
 Journal::Journal(std::shared_ptr<RandomFile> file, int sync_ms)
@@ -159,11 +175,12 @@ Journal::~Journal() {
   if (process_ == ProcessId()) (void)background_.Flush();
 }
 
-Result<std::unique_ptr<Journal>> Journal::Open(const std::string& directory, const std::string& name, const JournalOptions& options,
-                                               Replay* replay) {
+Result<std::unique_ptr<Journal>> Journal::Open(const std::string& directory, const std::string& name,
+                                               const JournalOptions& options, Replay* replay) {
   KVART_RETURN_IF_ERROR(CheckSessionName(name));
   for (const std::string& format : {options.store.k_format, options.store.v_format}) {
-    if (format.size() >= kFormatBytes) return Status(StatusCode::kInvalidArgument, "K/V format '" + format.substr(0, 64) + "'");
+    if (format.size() >= kFormatBytes)
+      return Status(StatusCode::kInvalidArgument, "K/V format '" + format.substr(0, 64) + "'");
   }
   FileSystem& files = options.files != nullptr ? *options.files : SystemFiles();
   KVART_RETURN_IF_ERROR(files.MakeDirectories(directory));
@@ -216,7 +233,8 @@ Status Journal::CheckProcess() const {
 
 Status Journal::WriteRecord(uint32_t kind, std::span<const uint8_t> payload) {
   KVART_RETURN_IF_ERROR(CheckProcess());
-  if (payload.size() > UINT32_MAX - 16) return Errorf(StatusCode::kInvalidArgument, "session record of %zu bytes", payload.size());
+  if (payload.size() > UINT32_MAX - 16)
+    return Errorf(StatusCode::kInvalidArgument, "session record of %zu bytes", payload.size());
   std::vector<uint8_t> record(8 + Padded(payload.size()) + 4);
   const uint32_t n = static_cast<uint32_t>(payload.size());
   std::memcpy(record.data(), &kind, 4);
@@ -239,7 +257,8 @@ Status Journal::DropOpenPage() {
   KVART_RETURN_IF_ERROR(file_->Truncate(*open_page_start_));
   end_ = *open_page_start_;
   open_page_start_.reset();
-  return file_->Sync();  // before something goes there: a power cut must not leave the old record with a new one behind it
+  return file_
+      ->Sync();  // before something goes there: a power cut must not leave the old record with a new one behind it
 }
 
 Status Journal::Append(std::span<const int32_t> ids) {
@@ -252,8 +271,8 @@ Status Journal::Append(std::span<const int32_t> ids) {
 
 Status Journal::Rewind(uint64_t tokens) {
   if (tokens > tokens_) {
-    return Errorf(StatusCode::kInvalidArgument, "rewind to %llu tokens of %llu", static_cast<unsigned long long>(tokens),
-                  static_cast<unsigned long long>(tokens_));
+    return Errorf(StatusCode::kInvalidArgument, "rewind to %llu tokens of %llu",
+                  static_cast<unsigned long long>(tokens), static_cast<unsigned long long>(tokens_));
   }
   if (tokens == tokens_) return Status::Ok();
   KVART_RETURN_IF_ERROR(DropOpenPage());
@@ -298,8 +317,7 @@ Result<std::vector<SessionInfo>> Journal::List(FileSystem& files, const std::str
     if (const auto there = files.Info(path); there.ok()) info.bytes = there->bytes, info.modified = there->modified;
     const auto read = [&]() -> Status {
       KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> file, files.Open(path, OpenMode::kRead));
-      info.busy = file->TryLock(0, false).code() == StatusCode::kBusy;
-      file->Unlock(0);
+      info.busy = file->IsLocked(0);
       uint8_t header[kHeaderBytes];
       KVART_RETURN_IF_ERROR(file->Read(0, header, sizeof header));
       Replay replay;

@@ -1,5 +1,6 @@
-// The session journal: the token ids of a named session, on disk before their text is shown. FORMAT.md, "The session", draws the bytes.
-// May depend on: base. Next for the token: engine/ appends ids here, and replays them when the session is opened again.
+// The session journal: the token ids of a named session, on disk before their text is shown. FORMAT.md, "The session",
+// draws the bytes. May depend on: base. Next for the token: engine/ appends ids here, and replays them when the session
+// is opened again.
 #pragma once
 
 #include <array>
@@ -31,18 +32,18 @@ struct JournalOptions {
 
 // The newest tokens' K/V as a clean close left them: opaque bytes.
 struct OpenPage {
-  uint64_t first = 0;   // position of its first token
+  uint64_t first = 0;  // position of its first token
   uint64_t tokens = 0;
   std::vector<uint8_t> bytes;
 };
 
 // What a journal held when it was opened.
 struct Replay {
-  bool created = false;              // it was not there
+  bool created = false;  // it was not there
   std::vector<int32_t> ids;
   std::optional<OpenPage> open_page;  // only when it belongs to the end of ids and to the store that was wanted
-  StoreIdentity store;               // where its pages were; the ids are good whatever this says
-  uint64_t cut_bytes = 0;            // behind the last whole record: not finished when the writer stopped
+  StoreIdentity store;                // where its pages were; the ids are good whatever this says
+  uint64_t cut_bytes = 0;             // behind the last whole record: not finished when the writer stopped
 };
 
 struct SessionInfo {
@@ -52,18 +53,19 @@ struct SessionInfo {
   int64_t modified = 0;  // seconds since 1970
   bool busy = false;     // a process has it open
   StoreIdentity store;
-  Status problem;        // why it can't be read, if so; then the rest is not known
+  Status problem;  // why it can't be read, if so; then the rest is not known
 };
 
 // kInvalidArgument unless the name is 1 to 100 of A-Z a-z 0-9 . _ - and begins with a letter or digit.
 Status CheckSessionName(const std::string& name);
 
-// Open for this process alone. Not thread-safe: the session's lock covers it. In a forked child: destroy it, or nothing.
+// Open for this process alone. Not thread-safe: the session's lock covers it. In a forked child: destroy it, or
+// nothing.
 class Journal {
  public:
   // directory/<name>.session, made when missing. kBusy names the process that has it, where that is known.
-  static Result<std::unique_ptr<Journal>> Open(const std::string& directory, const std::string& name, const JournalOptions& options,
-                                               Replay* replay);
+  static Result<std::unique_ptr<Journal>> Open(const std::string& directory, const std::string& name,
+                                               const JournalOptions& options, Replay* replay);
   ~Journal();  // syncs, writes nothing
 
   // Each is one write. On failure the journal is as before, and may be tried again.
@@ -87,7 +89,7 @@ class Journal {
 
   const std::shared_ptr<RandomFile> file_;
   const int64_t process_;
-  uint64_t end_ = 0;                        // of the last whole record
+  uint64_t end_ = 0;                         // of the last whole record
   std::optional<uint64_t> open_page_start_;  // the last record is an open page
   uint64_t tokens_ = 0;
   BackgroundSync background_;

@@ -1,7 +1,9 @@
 #include "kvcache/page_file.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/hash.h"
 
@@ -34,6 +36,29 @@ Status Refuse(StatusCode code, const std::string& path, const std::string& found
   return Status(code, path + " has " + found + "; wanted " + wanted, path);
 }
 
+// Whether the file was being made when its maker stopped: it holds no slots and its magic, which is written last, is
+// not complete.
+Result<bool> IsUnfinished(const RandomFile& file) {
+  KVART_ASSIGN_OR_RETURN(const uint64_t size, file.Size());
+  if (size > kPageFileHeaderBytes) return false;
+  uint8_t magic[sizeof kMagic] = {};
+  KVART_RETURN_IF_ERROR(file.Read(0, magic, std::min<size_t>(sizeof magic, static_cast<size_t>(size))));
+  for (size_t i = 0; i < sizeof magic; ++i) {
+    if (magic[i] != 0 && magic[i] != kMagic[i]) return false;  // something else that lies there
+  }
+  return std::memcmp(magic, kMagic, sizeof magic) != 0;
+}
+
+// Makes the file new: the magic goes last, behind a sync.
+Status WritePageFileHeader(RandomFile& file, const PageFileHeader& header) {
+  const std::vector<uint8_t> bytes = EncodePageFileHeader(header);
+  KVART_RETURN_IF_ERROR(file.Allocate(0, kPageFileHeaderBytes));
+  KVART_RETURN_IF_ERROR(file.Write(sizeof kMagic, bytes.data() + sizeof kMagic, bytes.size() - sizeof kMagic));
+  KVART_RETURN_IF_ERROR(file.Sync());
+  KVART_RETURN_IF_ERROR(file.Write(0, bytes.data(), sizeof kMagic));
+  return file.Sync();
+}
+
 }  // namespace
 
 std::string Hex(std::span<const uint8_t> bytes) {
@@ -46,14 +71,16 @@ std::string Hex(std::span<const uint8_t> bytes) {
 }
 
 Result<PageFileHeader> MakePageFileHeader(const KvGeometry& g, const StoreOptions& options) {
-  if (g.n_layers < 1 || g.n_kv_heads < 1 || g.head_dim < 1 || g.page_tokens < 1 || g.page_tokens > 65536 || options.sinks < 0 ||
-      options.sinks > g.page_tokens) {
-    return Errorf(StatusCode::kInvalidArgument, "page store of %d layers, %d KV heads of %d, pages of %d tokens, %d sinks: out of range",
-                  g.n_layers, g.n_kv_heads, g.head_dim, g.page_tokens, options.sinks);
+  if (g.n_layers < 1 || g.n_kv_heads < 1 || g.head_dim < 1 || g.page_tokens < 1 || g.page_tokens > 65536 ||
+      options.sinks < 0 || options.sinks > g.page_tokens) {
+    return Errorf(StatusCode::kInvalidArgument,
+                  "page store of %d layers, %d KV heads of %d, pages of %d tokens, %d sinks: out of range", g.n_layers,
+                  g.n_kv_heads, g.head_dim, g.page_tokens, options.sinks);
   }
   for (const std::string& name : {options.k_format, options.v_format}) {
     if (name.empty() || name.size() >= kFormatBytes || name.find('\0') != std::string::npos) {
-      return Status(StatusCode::kInvalidArgument, "page store: format '" + name.substr(0, 64) + "'; wanted a name of 1 to 31 bytes");
+      return Status(StatusCode::kInvalidArgument,
+                    "page store: format '" + name.substr(0, 64) + "'; wanted a name of 1 to 31 bytes");
     }
   }
   if (options.payload_bytes < 1 || options.payload_bytes > uint64_t{1} << 40) {
@@ -96,7 +123,8 @@ Result<PageFileHeader> ReadPageFileHeader(const RandomFile& file) {
   const std::string& path = file.path();
   KVART_ASSIGN_OR_RETURN(const uint64_t size, file.Size());
   if (size < kPageFileHeaderBytes) {
-    return Refuse(StatusCode::kCorrupt, path, std::to_string(size) + " bytes", "a page store's header of 16384: it was cut off");
+    return Refuse(StatusCode::kCorrupt, path, std::to_string(size) + " bytes",
+                  "a page store's header of 16384: it was cut off");
   }
   std::vector<uint8_t> bytes(kHeaderUsed);
   KVART_RETURN_IF_ERROR(file.Read(0, bytes.data(), bytes.size()));
@@ -108,10 +136,13 @@ Result<PageFileHeader> ReadPageFileHeader(const RandomFile& file) {
                   std::to_string(kByteOrder) + ": it is damaged or from a machine of the other byte order");
   }
   if (const uint32_t version = Get<uint32_t>(bytes, 8); version != kVersion) {
-    return Refuse(StatusCode::kUnsupported, path, "format version " + std::to_string(version), "version " + std::to_string(kVersion));
+    return Refuse(StatusCode::kUnsupported, path, "format version " + std::to_string(version),
+                  "version " + std::to_string(kVersion));
   }
-  if (const uint32_t stored = Get<uint32_t>(bytes, 152), computed = Crc32c(bytes.data(), kHeaderChecked); stored != computed) {
-    return Refuse(StatusCode::kCorrupt, path, "header checksum " + std::to_string(stored), std::to_string(computed) + ": it is damaged");
+  if (const uint32_t stored = Get<uint32_t>(bytes, 152), computed = Crc32c(bytes.data(), kHeaderChecked);
+      stored != computed) {
+    return Refuse(StatusCode::kCorrupt, path, "header checksum " + std::to_string(stored),
+                  std::to_string(computed) + ": it is damaged");
   }
   PageFileHeader h;
   h.slot_bytes = Get<uint64_t>(bytes, 16);
@@ -126,9 +157,10 @@ Result<PageFileHeader> ReadPageFileHeader(const RandomFile& file) {
   h.used_hint = Get<uint64_t>(bytes, kUsedHintOffset);
   if (h.slot_bytes % kPageFileAlign != 0 || h.slot_bytes > uint64_t{1} << 41 || h.page_tokens > 65536 ||
       h.slot_bytes <= h.PayloadOffset()) {
-    return Refuse(StatusCode::kCorrupt, path,
-                  "slots of " + std::to_string(h.slot_bytes) + " bytes and pages of " + std::to_string(h.page_tokens) + " tokens",
-                  "slots in steps of 16384 bytes that hold a page's head");
+    return Refuse(
+        StatusCode::kCorrupt, path,
+        "slots of " + std::to_string(h.slot_bytes) + " bytes and pages of " + std::to_string(h.page_tokens) + " tokens",
+        "slots in steps of 16384 bytes that hold a page's head");
   }
   return h;
 }
@@ -138,13 +170,14 @@ Status CheckSameStore(const std::string& path, const PageFileHeader& found, cons
     const char* what;
     uint64_t found, wanted;
   } numbers[] = {
-      {"layers", found.n_layers, wanted.n_layers},       {"KV heads", found.n_kv_heads, wanted.n_kv_heads},
-      {"head_dim", found.head_dim, wanted.head_dim},     {"tokens a page", found.page_tokens, wanted.page_tokens},
+      {"layers", found.n_layers, wanted.n_layers},   {"KV heads", found.n_kv_heads, wanted.n_kv_heads},
+      {"head_dim", found.head_dim, wanted.head_dim}, {"tokens a page", found.page_tokens, wanted.page_tokens},
       {"sinks", found.sinks, wanted.sinks},
   };
   for (const auto& n : numbers) {
     if (n.found != n.wanted) {
-      return Refuse(StatusCode::kInvalidArgument, path, std::string(n.what) + ": " + std::to_string(n.found), std::to_string(n.wanted));
+      return Refuse(StatusCode::kInvalidArgument, path, std::string(n.what) + ": " + std::to_string(n.found),
+                    std::to_string(n.wanted));
     }
   }
   if (found.k_format != wanted.k_format) {
@@ -164,24 +197,28 @@ Status CheckSameStore(const std::string& path, const PageFileHeader& found, cons
   return Status::Ok();
 }
 
-Result<bool> IsUnfinished(const RandomFile& file) {
-  KVART_ASSIGN_OR_RETURN(const uint64_t size, file.Size());
-  if (size > kPageFileHeaderBytes) return false;
-  uint8_t magic[sizeof kMagic] = {};
-  KVART_RETURN_IF_ERROR(file.Read(0, magic, std::min<size_t>(sizeof magic, static_cast<size_t>(size))));
-  for (size_t i = 0; i < sizeof magic; ++i) {
-    if (magic[i] != 0 && magic[i] != kMagic[i]) return false;  // something else that lies there
+Result<OpenedPageFile> OpenPageFile(FileSystem& files, const std::string& path, const PageFileHeader& wanted) {
+  OpenedPageFile page_file;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    Result<std::shared_ptr<RandomFile>> opened = files.Open(path, OpenMode::kCreate);
+    const Status create_failed = opened.ok() ? Status::Ok() : opened.status();
+    if (!opened.ok()) opened = files.Open(path, OpenMode::kRead);
+    if (!opened.ok()) return create_failed;
+    const std::shared_ptr<RandomFile>& file = page_file.file = std::move(opened).value();
+    const Status locked = create_failed.ok() ? file->TryLock(kWriterLock, true) : create_failed;
+    page_file.writer = locked.ok();
+    if (create_failed.ok() && !locked.ok() && locked.code() != StatusCode::kBusy) return locked;
+    if (!file->IsAt(path)) continue;  // removed between open and lock
+    KVART_ASSIGN_OR_RETURN(page_file.created, IsUnfinished(*file));
+    if (!page_file.created) return page_file;
+    if (page_file.writer) {
+      KVART_RETURN_IF_ERROR(WritePageFileHeader(*file, wanted));
+      KVART_RETURN_IF_ERROR(files.SyncDirectory(path.substr(0, path.rfind('/'))));
+      return page_file;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // somebody is making it
   }
-  return std::memcmp(magic, kMagic, sizeof magic) != 0;
-}
-
-Status WritePageFileHeader(RandomFile& file, const PageFileHeader& header) {
-  const std::vector<uint8_t> bytes = EncodePageFileHeader(header);
-  KVART_RETURN_IF_ERROR(file.Allocate(0, kPageFileHeaderBytes));
-  KVART_RETURN_IF_ERROR(file.Write(sizeof kMagic, bytes.data() + sizeof kMagic, bytes.size() - sizeof kMagic));
-  KVART_RETURN_IF_ERROR(file.Sync());
-  KVART_RETURN_IF_ERROR(file.Write(0, bytes.data(), sizeof kMagic));
-  return file.Sync();
+  return Status(StatusCode::kBusy, path + " is being made by another process, which does not finish", path);
 }
 
 std::vector<uint8_t> EncodeHead(const PageFileHeader& header, const StoredHead& stored) {

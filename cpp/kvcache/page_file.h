@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,7 +16,8 @@ namespace kvart {
 
 constexpr uint64_t kPageFileHeaderBytes = 16384, kPageFileAlign = 16384;
 constexpr uint64_t kUsedHintOffset = 144;
-constexpr uint64_t kLastUseOffset = 88;  // in a slot
+constexpr uint64_t kWriterLock = 0, kFirstSlotLock = 1;  // bytes to lock: the writer's, slot 0's and so on
+constexpr uint64_t kLastUseOffset = 88;                  // in a slot
 
 struct PageFileHeader {
   uint64_t slot_bytes = 0;
@@ -38,15 +40,19 @@ struct PageFileHeader {
 Result<PageFileHeader> MakePageFileHeader(const KvGeometry& geometry, const StoreOptions& options);
 
 std::vector<uint8_t> EncodePageFileHeader(const PageFileHeader& header);  // 156 bytes
-// Reads the header of a file. Refuses, naming what was found and what was wanted, what is not a page store of this version and machine, and
-// what is damaged.
+// Reads the header of a file. Refuses, naming what was found and what was wanted, what is not a page store of this
+// version and machine, and what is damaged.
 Result<PageFileHeader> ReadPageFileHeader(const RandomFile& file);
 // InvalidArgument naming the first thing that differs.
 Status CheckSameStore(const std::string& path, const PageFileHeader& found, const PageFileHeader& wanted);
-// Whether the file was being made when its maker stopped: it holds no slots and its magic, which is written last, is not complete.
-Result<bool> IsUnfinished(const RandomFile& file);
-// Makes the file new: the magic goes last, behind a sync.
-Status WritePageFileHeader(RandomFile& file, const PageFileHeader& header);
+struct OpenedPageFile {
+  std::shared_ptr<RandomFile> file;
+  bool writer = false;   // holds the writer's lock
+  bool created = false;  // just made, with the header that was wanted
+};
+// The file, made where it was missing or not finished, with the writer's lock where that is to be had. Its header is
+// still to be read.
+Result<OpenedPageFile> OpenPageFile(FileSystem& files, const std::string& path, const PageFileHeader& wanted);
 
 struct StoredHead {
   SlotHead head;
@@ -54,8 +60,10 @@ struct StoredHead {
   uint32_t payload_crc = 0, head_crc = 0;
   int64_t last_use = 0;
 };
-std::vector<uint8_t> EncodeHead(const PageFileHeader& header, const StoredHead& head);  // HeadBytes(); sets no checksum but the head's
-// Nothing where the checksum or a number is wrong, or the slot is free; *free says whether it is all zero up to its ids.
+std::vector<uint8_t> EncodeHead(const PageFileHeader& header,
+                                const StoredHead& head);  // HeadBytes(); sets no checksum but the head's
+// Nothing where the checksum or a number is wrong, or the slot is free; *free says whether it is all zero up to its
+// ids.
 std::optional<StoredHead> DecodeHead(const PageFileHeader& header, std::span<const uint8_t> bytes, bool* free);
 
 std::string Hex(std::span<const uint8_t> bytes);

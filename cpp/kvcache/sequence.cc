@@ -17,8 +17,12 @@ Status CheckRewind(int64_t n_tokens, int64_t size) {
 
 class PagedSequence final : public KvSequence {
  public:
-  PagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store)
-      : KvSequence(pool->geometry()), pool_(std::move(pool)), store_(std::move(store)), sealed_offsets_(geometry_) {}
+  PagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store, int64_t window)
+      : KvSequence(pool->geometry()),
+        pool_(std::move(pool)),
+        store_(std::move(store)),
+        sealed_offsets_(geometry_),
+        window_pages_(static_cast<size_t>(DivideUp(window, geometry_.page_tokens))) {}
 
   int64_t Room() const override {
     return geometry_.seals() ? geometry_.page_tokens - (size() - open_begin()) : std::numeric_limits<int64_t>::max();
@@ -49,11 +53,13 @@ class PagedSequence final : public KvSequence {
     KvView view{geometry_, {}};
     const int64_t page_tokens = geometry_.page_tokens;
     view.runs.reserve(sealed_.size() + open_.size() + 1);
+    const size_t begin = FirstVisible(sealed_.size());
     if (sinks_ != nullptr) {
-      const KvOffsets at = SinkOffsets();
-      view.runs.push_back(FloatRun(sinks_->address(), at, layer, 0, geometry_.sinks));
+      view.runs.push_back(FloatRun(sinks_->address(), SinkOffsets(), layer, 0, geometry_.sinks));
+      view.runs.back().turned = begin > 0;
+      view.dropped = begin > 0 ? static_cast<int64_t>(begin) * page_tokens - geometry_.sinks : 0;
     }
-    for (size_t i = 0; i < sealed_.size(); ++i) {
+    for (size_t i = begin; i < sealed_.size(); ++i) {
       KvView::Run run;
       const Address base = AddressOf(sealed_[i].slot->payload().data());
       run.k = base + static_cast<Address>(sealed_offsets_.Keys(layer));
@@ -82,6 +88,7 @@ class PagedSequence final : public KvSequence {
     KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> slot, store_->Put(head, payload));
     sealed_.push_back({head.name, std::move(slot)});
     open_.clear();
+    for (size_t i = 0; i < FirstVisible(sealed_.size()); ++i) sealed_[i].slot.reset();  // back to the pool, for whoever wants the room
     return Status::Ok();
   }
 
@@ -105,6 +112,7 @@ class PagedSequence final : public KvSequence {
       sealed_.push_back({head.name, std::move(slot)});
       Commit(head.ids);
     }
+    for (size_t i = 0; i < FirstVisible(sealed_.size()); ++i) sealed_[i].slot.reset();
     return static_cast<int64_t>(done);
   }
 
@@ -112,6 +120,10 @@ class PagedSequence final : public KvSequence {
     KVART_RETURN_IF_ERROR(CheckRewind(n_tokens, size()));
     if (n_tokens < open_begin()) {  // into a sealed page: its half-precision rows are gone
       n_tokens = n_tokens / geometry_.page_tokens * geometry_.page_tokens;
+      const size_t keep = static_cast<size_t>(n_tokens / geometry_.page_tokens);
+      for (size_t i = FirstVisible(keep); i < keep; ++i) {
+        if (sealed_[i].slot == nullptr) n_tokens = 0;  // the window has dropped what these tokens see: all over again
+      }
       sealed_.resize(static_cast<size_t>(n_tokens / geometry_.page_tokens));
       if (sealed_.empty()) sinks_.reset();
     }
@@ -121,7 +133,7 @@ class PagedSequence final : public KvSequence {
   }
 
   Result<std::unique_ptr<KvSequence>> Fork() const override {
-    auto fork = std::make_unique<PagedSequence>(pool_, store_);
+    auto fork = std::make_unique<PagedSequence>(pool_, store_, static_cast<int64_t>(window_pages_) * geometry_.page_tokens);
     fork->sealed_ = sealed_;
     fork->sinks_ = sinks_;
     fork->open_.assign(open_.begin(), open_.begin() + DivideUp(size() - open_begin(), geometry_.page_tokens));
@@ -129,8 +141,78 @@ class PagedSequence final : public KvSequence {
     return std::unique_ptr<KvSequence>(std::move(fork));
   }
 
+  Status Check() const override { return sealed_.empty() ? Status::Ok() : store_->Check(); }
+
+  Result<KvPieces> Export() const override {
+    if (!geometry_.seals()) return Status(StatusCode::kUnsupported, "pages of floats are computed again from their ids; found " + geometry_.ToString());
+    KvPieces pieces;
+    for (const Sealed& page : sealed_) {
+      pieces.sealed.push_back(page.slot != nullptr ? page.slot->payload() : std::span<const uint8_t>());
+    }
+    if (sinks_ != nullptr) {
+      pieces.sinks.resize(sinks_->bytes());
+      KVART_RETURN_IF_ERROR(pool_->memory().Read(pieces.sinks.data(), sinks_->address(), sinks_->bytes()));
+    }
+    pieces.open_tokens = size() - open_begin();
+    if (pieces.open_tokens > 0) {
+      KVART_ASSIGN_OR_RETURN(const Block block, CopyOfOpen(Tiles(pieces.open_tokens)));
+      pieces.open.resize(block.bytes());
+      KVART_RETURN_IF_ERROR(pool_->memory().Read(pieces.open.data(), block.address(), block.bytes()));
+    }
+    return pieces;
+  }
+
+  Status Restore(std::span<const int32_t> ids, const KvPieces& pieces) override {
+    const auto misfit = [](const char* what, size_t found, uint64_t wanted) {
+      return Errorf(StatusCode::kCorrupt, "%s of %zu bytes; %llu are wanted", what, found, static_cast<unsigned long long>(wanted));
+    };
+    if (!geometry_.seals() || !open_.empty()) return Status(StatusCode::kInternal, "K/V can be restored only where no page is open");
+    const size_t page_tokens = static_cast<size_t>(geometry_.page_tokens), n_open = static_cast<size_t>(pieces.open_tokens);
+    if (pieces.open_tokens < 0 || n_open > page_tokens || pieces.sealed.size() > ids.size() / page_tokens ||
+        pieces.sealed.size() * page_tokens + n_open != ids.size()) {
+      return Errorf(StatusCode::kCorrupt, "%zu sealed pages and %lld open tokens do not make %zu tokens", pieces.sealed.size(),
+                    static_cast<long long>(pieces.open_tokens), ids.size());
+    }
+    if (!pieces.sealed.empty() && sealed_.empty() && geometry_.sinks > 0) {
+      if (pieces.sinks.size() != SinkOffsets().bytes()) return misfit("sinks", pieces.sinks.size(), SinkOffsets().bytes());
+      KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), pieces.sinks.size()));
+      KVART_RETURN_IF_ERROR(pool_->memory().Write(block.address(), pieces.sinks.data(), pieces.sinks.size()));
+      sinks_ = std::make_shared<const Block>(std::move(block));
+    }
+    for (const std::span<const uint8_t> payload : pieces.sealed) {
+      SlotHead head;
+      head.kind = SlotKind::kPage;
+      head.page = static_cast<uint32_t>(sealed_.size());
+      head.ids.assign(ids.begin(), ids.begin() + static_cast<int64_t>(page_tokens));
+      head.previous = LastName();
+      head.name = NameOfPage(head.previous, head.ids);
+      std::shared_ptr<const SlotRef> slot;
+      if (!payload.empty()) {
+        if (payload.size() != sealed_offsets_.bytes()) return misfit("a page", payload.size(), sealed_offsets_.bytes());
+        KVART_ASSIGN_OR_RETURN(slot, store_->Put(head, payload));
+      }
+      sealed_.push_back({head.name, std::move(slot)});
+      Commit(head.ids);
+      ids = ids.subspan(page_tokens);
+    }
+    for (size_t i = FirstVisible(sealed_.size()); i < sealed_.size(); ++i) {
+      if (sealed_[i].slot == nullptr) return Status(StatusCode::kCorrupt, "a page that is still needed is missing");
+    }
+    if (n_open == 0) return Status::Ok();
+    const KvOffsets from(geometry_, Tiles(pieces.open_tokens));
+    if (pieces.open.size() != from.bytes()) return misfit("an open page", pieces.open.size(), from.bytes());
+    KVART_ASSIGN_OR_RETURN(const Block block, Block::Allocate(pool_->memory(), pieces.open.size()));
+    KVART_RETURN_IF_ERROR(pool_->memory().Write(block.address(), pieces.open.data(), pieces.open.size()));
+    KVART_RETURN_IF_ERROR(Reserve(pieces.open_tokens));
+    KVART_RETURN_IF_ERROR(
+        CopyTokens(block.address(), from, open_[0]->block.address(), pool_->layout(), Tiles(pieces.open_tokens)));
+    Commit(ids);
+    return Status::Ok();
+  }
+
   uint64_t held_bytes() const override {
-    uint64_t bytes = open_.size() * pool_->layout().bytes() + sealed_.size() * sealed_offsets_.bytes();
+    uint64_t bytes = open_.size() * pool_->layout().bytes();
+    for (const Sealed& page : sealed_) bytes += page.slot != nullptr ? sealed_offsets_.bytes() : 0;
     if (sinks_ != nullptr) bytes += sinks_->bytes();
     return bytes;
   }
@@ -143,7 +225,10 @@ class PagedSequence final : public KvSequence {
 
   int64_t open_begin() const { return static_cast<int64_t>(sealed_.size()) * geometry_.page_tokens; }
   PageName LastName() const { return sealed_.empty() ? PageName{} : sealed_.back().name; }
-  KvOffsets SinkOffsets() const { return {geometry_, DivideUp(geometry_.sinks, kTileTokens) * kTileTokens}; }
+  static int64_t Tiles(int64_t tokens) { return DivideUp(tokens, kTileTokens) * kTileTokens; }
+  KvOffsets SinkOffsets() const { return {geometry_, Tiles(geometry_.sinks)}; }
+  // The first sealed page that tokens of page `page` see.
+  size_t FirstVisible(size_t page) const { return window_pages_ > 0 && page > window_pages_ ? page - window_pages_ : 0; }
 
   static KvView::Run FloatRun(Address base, const KvOffsets& at, int layer, int64_t pos, int32_t n) {
     KvView::Run run;
@@ -167,22 +252,34 @@ class PagedSequence final : public KvSequence {
     return head;
   }
 
-  // Copies the first tokens of the open page to a run of their own, and keeps that in the store, in pieces of at most a page's payload.
-  Status SealSinks() {
-    const KvOffsets from = pool_->layout(), to = SinkOffsets();
-    KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), to.bytes()));
-    const Address page = open_[0]->block.address();
-    const size_t k_bytes = static_cast<size_t>(to.Values(0, 0)), v_bytes = static_cast<size_t>(to.head_bytes()) - k_bytes;
+  // Copies the first tokens (whole tiles) from one run of float memory to another.
+  Status CopyTokens(Address from_base, const KvOffsets& from, Address to_base, const KvOffsets& to, int64_t tokens) const {
+    Memory& memory = pool_->memory();
+    const size_t k_bytes = static_cast<size_t>(from.Keys(0, tokens) - from.Keys(0, 0));
+    const size_t v_bytes = static_cast<size_t>(from.Values(0, tokens) - from.Values(0, 0));
     for (int layer = 0; layer < geometry_.n_layers; ++layer) {
       for (int head = 0; head < geometry_.n_kv_heads; ++head) {
         const auto at = [&](Address base, const KvOffsets& offsets, int64_t offset) {
           return base + static_cast<Address>(offset + head * offsets.head_bytes());
         };
-        Memory& memory = pool_->memory();
-        KVART_RETURN_IF_ERROR(memory.Copy(at(block.address(), to, to.Keys(layer, 0)), at(page, from, from.Keys(layer, 0)), k_bytes));
-        KVART_RETURN_IF_ERROR(memory.Copy(at(block.address(), to, to.Values(layer, 0)), at(page, from, from.Values(layer, 0)), v_bytes));
+        KVART_RETURN_IF_ERROR(memory.Copy(at(to_base, to, to.Keys(layer, 0)), at(from_base, from, from.Keys(layer, 0)), k_bytes));
+        KVART_RETURN_IF_ERROR(memory.Copy(at(to_base, to, to.Values(layer, 0)), at(from_base, from, from.Values(layer, 0)), v_bytes));
       }
     }
+    return Status::Ok();
+  }
+
+  // The open page's first tokens in a run of their own.
+  Result<Block> CopyOfOpen(int64_t tokens) const {
+    const KvOffsets to(geometry_, tokens);
+    KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), to.bytes()));
+    KVART_RETURN_IF_ERROR(CopyTokens(open_[0]->block.address(), pool_->layout(), block.address(), to, tokens));
+    return block;
+  }
+
+  // The first tokens of the open page to a run of their own, which is kept in the store in pieces of at most a page's payload.
+  Status SealSinks() {
+    KVART_ASSIGN_OR_RETURN(Block block, CopyOfOpen(Tiles(geometry_.sinks)));
     std::vector<uint8_t> bytes(block.bytes());
     KVART_RETURN_IF_ERROR(pool_->memory().Read(bytes.data(), block.address(), bytes.size()));
     const PageName first_page = HeadOf(SlotKind::kPage, 0, ids()).name;
@@ -223,6 +320,7 @@ class PagedSequence final : public KvSequence {
   std::shared_ptr<PagePool> pool_;
   std::shared_ptr<PageStore> store_;
   SealedOffsets sealed_offsets_;
+  size_t window_pages_;                  // whole pages before a token's own that it sees; 0: all
   std::vector<Sealed> sealed_;           // pages 0 …, where the geometry seals
   std::shared_ptr<const Block> sinks_;   // the first tokens in half precision, once their page is sealed
   std::vector<PagePool::PageRef> open_;  // the pages behind them: one at most where the geometry seals
@@ -305,9 +403,13 @@ class ContiguousSequence final : public KvSequence {
 
 }  // namespace
 
-Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store) {
+Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store, int64_t window) {
+  if (window < 0 || (window > 0 && !pool->geometry().seals())) {
+    return Status(StatusCode::kUnsupported, "a sliding window of " + std::to_string(window) + " tokens: wanted 1 or more, and K/V in integers; found " +
+                                                pool->geometry().ToString());
+  }
   if (pool->geometry().seals() && store == nullptr) return Status(StatusCode::kInternal, "a cache that seals pages needs a store");
-  return std::unique_ptr<KvSequence>(std::make_unique<PagedSequence>(std::move(pool), std::move(store)));
+  return std::unique_ptr<KvSequence>(std::make_unique<PagedSequence>(std::move(pool), std::move(store), window));
 }
 
 Result<std::unique_ptr<KvSequence>> NewContiguousSequence(const KvGeometry& geometry, Memory& memory) {

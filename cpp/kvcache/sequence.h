@@ -24,9 +24,19 @@ struct KvView {
     int32_t n = 0;            // tokens
     int32_t first = 0;        // tokens before this one are not to be read here: sinks, which have a run of their own
     bool sealed = false;
+    bool turned = false;  // the query is turned back by `dropped` positions first, as if what was dropped had never been
   };
   KvGeometry geometry;
   std::vector<Run> runs;
+  int64_t dropped = 0;  // tokens between the sinks and the window that are gone
+};
+
+// All K/V of a sequence as bytes, to be kept elsewhere. Views live as long as the sequence is not changed.
+struct KvPieces {
+  std::vector<std::span<const uint8_t>> sealed;  // payloads, SealedOffsets(geometry); empty spans for pages that a window dropped
+  std::vector<uint8_t> sinks;                    // KvOffsets(geometry, tiles of the sinks), when pages are sealed
+  std::vector<uint8_t> open;                     // KvOffsets(geometry, tiles of open_tokens)
+  int64_t open_tokens = 0;                       // behind the sealed pages
 };
 
 // The interface that all layouts and formats share. Not thread-safe: the engine's lock covers it. The Memory must outlive it.
@@ -54,6 +64,14 @@ class KvSequence {
   // Takes over pages that are known already and whose ids come next in ids; only at the end of a sealed page. Returns how many tokens.
   virtual Result<int64_t> Adopt(std::span<const int32_t> ids) { return int64_t{0}; }
 
+  // What has to hold before each pass over the pages: kCorrupt when a file was made shorter under us.
+  virtual Status Check() const { return Status::Ok(); }
+
+  virtual Result<KvPieces> Export() const { return Status(StatusCode::kUnsupported, "this layout keeps its K/V to itself"); }
+  // Pieces that Export gave, for the tokens that come next; only where no page is open. kCorrupt when sizes do not fit; what was taken over until then
+  // stays.
+  virtual Status Restore(std::span<const int32_t> ids, const KvPieces& pieces) { return Export().status(); }
+
   // Keeps the first n_tokens, which is at most size(), or less: size() then tells how many are left, and the rest, less than a page, is to be
   // computed again from its ids. Room that is not needed any more is given back.
   virtual Status Rewind(int64_t n_tokens) = 0;
@@ -70,7 +88,9 @@ class KvSequence {
 
 // Pages behind a page table: the default. Open pages come from the pool, sealed ones (store: only where the geometry seals) from the store. Full pages
 // and forked ones are shared; a shared page is copied before it is written to.
-Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store);
+// window > 0 (only where the geometry seals): a token sees the sinks, its own page, and so many whole pages before that as the window needs; what lies
+// between is dropped.
+Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store, int64_t window);
 
 // One run of memory that doubles when full: simple, and the reference that other layouts are tested against. Floats only.
 Result<std::unique_ptr<KvSequence>> NewContiguousSequence(const KvGeometry& geometry, Memory& memory);

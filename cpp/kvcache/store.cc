@@ -17,9 +17,11 @@ PageName NameOfPage(const PageName& previous, std::span<const int32_t> ids) {
   return hash.Finish();
 }
 
-Status CheckPut(const PageFileHeader& header, const StoreOptions& options, const SlotHead& head, std::span<const uint8_t> payload) {
+Status CheckPut(const PageFileHeader& header, const StoreOptions& options, const SlotHead& head,
+                std::span<const uint8_t> payload) {
   const bool page = head.kind == SlotKind::kPage;
-  if (!page && head.kind != SlotKind::kSinks) return Status(StatusCode::kInvalidArgument, "page store: a free slot can't be put");
+  if (!page && head.kind != SlotKind::kSinks)
+    return Status(StatusCode::kInvalidArgument, "page store: a free slot can't be put");
   const size_t wanted_ids = page ? header.page_tokens : 0;
   if (head.ids.size() != wanted_ids) {
     return Errorf(StatusCode::kInvalidArgument, "page store: %zu token ids; wanted %zu", head.ids.size(), wanted_ids);

@@ -1,5 +1,5 @@
 // The page store: sealed pages by name in one mapped file, or in memory. FORMAT.md draws the bytes.
-// May depend on: base, quant, layout. Next for the token: kvcache/sequence.h puts full pages here and reads them in place.
+// May depend on: base, quant, layout. Next for the token: kvcache/sequence.h puts full pages here, reads them in place.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct SlotHead {
   bool operator==(const SlotHead&) const = default;
 };
 
-// A slot in use: as long as one lives, nobody, in any process, gives its slot away. The payload is immutable. Keeps its store alive.
+// A slot in use: as long as one lives, nobody, in any process, gives its slot away, and the store lives. Immutable.
 class SlotRef {
  public:
   virtual ~SlotRef() = default;
@@ -40,13 +40,15 @@ class SlotRef {
 };
 
 struct StoreOptions {
-  uint64_t budget_bytes = 0;  // most bytes that slots may take; 0: no limit. Full: what nobody uses is evicted, the longest unused first
+  // Most bytes that slots may take; 0: no limit. Full: what nobody uses is evicted, the longest unused first.
+  uint64_t budget_bytes = 0;
   uint64_t payload_bytes = 0;  // of a page; the slot follows from it
   std::string k_format, v_format;
   int sinks = 0;
   std::array<uint8_t, 32> fingerprint{};
   FileSystem* files = nullptr;  // must outlive the store; nullptr: the system's
-  int sync_ms = 500;            // what was written is synced in the background so much later; 0: only by Sync and when the store closes
+  // What was written is synced in the background so much later; 0: only by Sync and when the store closes.
+  int sync_ms = 500;
 };
 
 struct StoreStats {
@@ -55,31 +57,34 @@ struct StoreStats {
   uint64_t slots_free = 0;    // known to hold nothing
   uint64_t slot_bytes = 0;
   uint64_t lookups = 0, hits = 0;       // Find
-  uint64_t puts = 0, pool_hits = 0;     // pages written, and how many of them found a slot without making room for new ones
+  uint64_t puts = 0, pool_hits = 0;     // pages written; those that found a slot without making room for new ones
   uint64_t evictions = 0, damaged = 0;  // slots given away; slots whose checksums failed
-  bool writable = true;                 // false: another process holds the writer's lock, or the file is read-only: new pages are private
+  // False while another process holds the writer's lock, or the file is read-only: new pages are private.
+  bool writable = true;
 };
 
-// Thread-safe. A forked child must not use its parent's store (kUnsupported) and may destroy it.
+// Thread-safe. A forked child must not use its parent's file store (kUnsupported) and may destroy it.
 class PageStore {
  public:
   virtual ~PageStore() = default;
 
   // Pages in memory, gone with the process.
   static Result<std::shared_ptr<PageStore>> InMemory(const KvGeometry& geometry, const StoreOptions& options);
-  // Pages in directory/<fingerprint>.pages, made when missing. A file that does not fit is refused: the message has what it holds and what
-  // was wanted.
+  // Pages in directory/<fingerprint>.pages, made when missing. A file that does not fit is refused: the message has
+  // what it holds and what was wanted.
   static Result<std::shared_ptr<PageStore>> Open(const std::string& directory, const KvGeometry& geometry,
                                                  const StoreOptions& options);
 
-  // The slot with this name, kind, predecessor and ids, or nullptr. Its checksum is verified at its first use; what fails is a miss.
+  // The slot with this name, kind, predecessor and ids, or nullptr. Its checksum is verified at its first use; what
+  // fails is a miss.
   virtual Result<std::shared_ptr<const SlotRef>> Find(const SlotHead& wanted) = 0;
-  // Keeps a page; the one that is there already, when there is one. kFull when every slot within the budget is in use, or the disk is full.
+  // Keeps a page; the one that is there already, when there is one. kFull when every slot within the budget is in use,
+  // or the disk is full.
   virtual Result<std::shared_ptr<const SlotRef>> Put(const SlotHead& head, std::span<const uint8_t> payload) = 0;
   // What was put survives a power cut. Reports what a sync in the background met, once.
   virtual Status Sync() = 0;
-  // kCorrupt when somebody made the file shorter under us: reading a payload might then raise SIGBUS. One cheap call to the system: ask
-  // before each pass over the pages.
+  // kCorrupt when somebody made the file shorter under us: reading a payload might then raise SIGBUS. One cheap call to
+  // the system: ask before each pass over the pages.
   virtual Status Check() = 0;
   virtual StoreStats stats() const = 0;
 };

@@ -1,14 +1,9 @@
 // The page store in a file: finds, writes, evicts; FORMAT.md says what may be where, and why a crash can't hurt.
 // May depend on: base, store.h, store_impl.h, index.h, background.h. Next for the token: kvcache/sequence.h.
-//
-// Reading: lock the slot against writers in other processes, look at its head, check its payload once, hand out the mapping.
-// Writing: lock the slot against everybody, make its head invalid, payload, head, index, unlock. Only the holder of byte 0 writes.
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -22,15 +17,17 @@
 namespace kvart {
 namespace {
 
-constexpr uint64_t kWriterLock = 0, kFirstSlotLock = 1;
 constexpr uint64_t kMapBytes = 64 << 20, kGrowBytes = 64 << 20;
 constexpr uint64_t kGrowSlots = 16;
 constexpr size_t kEvictionSample = 64;
 constexpr int64_t kLastUseStep = 60;  // seconds: how stale the file's note of a slot's last use may be
 
+// Reading: lock the slot against the writer, look at its head, check its payload once, hand out the mapping.
+// Writing: lock the slot against everybody, make its head invalid, payload, head, index, unlock.
 class FileStore : public PageStore, public std::enable_shared_from_this<FileStore> {
  public:
-  FileStore(std::shared_ptr<RandomFile> file, const std::string& index_path, const PageFileHeader& header, const StoreOptions& options)
+  FileStore(std::shared_ptr<RandomFile> file, const std::string& index_path, const PageFileHeader& header,
+            const StoreOptions& options)
       : file_(std::move(file)),
         files_(FilesOf(options)),
         header_(header),
@@ -43,17 +40,12 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     if (process_ == ProcessId()) (void)background_.Flush();
   }
 
-  // After construction: private_store is where new pages go when somebody else is the writer, and nullptr for the writer.
+  // After construction: private_store is where new pages go while somebody else is the writer; nullptr for the writer.
   Status Start(bool created, std::shared_ptr<PageStore> private_store) {
     private_ = std::move(private_store);
     KVART_ASSIGN_OR_RETURN(seen_bytes_, file_->Size());
-    if (writable() && seen_bytes_ != header_.SlotOffset(n_slots())) {  // the last slot was cut off: its page may be whole all the same
-      (void)file_->Allocate(header_.SlotOffset(n_slots()), header_.slot_bytes);
-      KVART_RETURN_IF_ERROR(CheckLocked());
-    }
-    next_unused_ = std::min(header_.used_hint, n_slots());
-    const Status opened = created ? Status(StatusCode::kNotFound, "") : index_.Open(writable());
-    if (!opened.ok() && writable()) (void)RebuildIndex();  // on a full disk: pages are computed again until there is room
+    if (private_ == nullptr) return StartWriting(created);
+    (void)index_.Open(false);  // there may be none yet
     return Status::Ok();
   }
 
@@ -62,9 +54,6 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     const std::lock_guard<std::mutex> lock(mutex_);
     ++stats_.lookups;
     KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> ref, FindLocked(wanted));
-    if (ref == nullptr && !writable()) {
-      KVART_ASSIGN_OR_RETURN(ref, private_->Find(wanted));
-    }
     if (ref != nullptr) ++stats_.hits;
     return ref;
   }
@@ -75,7 +64,9 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     const std::lock_guard<std::mutex> lock(mutex_);
     KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> there, FindLocked(head));
     if (there != nullptr) return there;
-    if (!writable()) return private_->Put(head, payload);
+    // The writer may have gone meanwhile: then it is our turn.
+    if (!writing_ && file_->TryLock(kWriterLock, true).ok()) KVART_RETURN_IF_ERROR(StartWriting(false));
+    if (!writing_) return private_->Put(head, payload);
     KVART_ASSIGN_OR_RETURN(const uint32_t slot, TakeSlot());
     const StoredHead stored{head, payload.size(), Crc32c(payload.data(), payload.size()), 0, files_.Now()};
     const Status written = WriteSlot(slot, stored, payload);
@@ -103,8 +94,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     s.slots = n_slots();
     s.slot_bytes = header_.slot_bytes;
     s.slots_free = free_.size() + (n_slots() - next_unused_);
-    for (const auto& [slot, state] : slots_) s.slots_in_use += state.refs > 0;
-    s.writable = writable();
+    s.writable = writing_;
     if (private_ != nullptr) {
       const StoreStats p = private_->stats();
       s.slots += p.slots, s.slots_in_use += p.slots_in_use, s.slots_free += p.slots_free;
@@ -117,6 +107,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
   // What this process knows of a slot. The head on disk is read whenever it matters.
   struct Slot {
     uint32_t refs = 0;
+    bool locked = false;               // shared, by this process as a reader
     std::optional<uint32_t> verified;  // the checksum of the head whose payload was found intact
     bool known = false;                // for eviction, the rest is as the file has it, or newer
     bool page = false;                 // holds something
@@ -138,12 +129,12 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     const size_t bytes_;
   };
 
-  bool writable() const { return private_ == nullptr; }
   uint64_t n_slots() const { return std::min<uint64_t>(header_.SlotsIn(seen_bytes_), UINT32_MAX); }
 
   Status CheckProcess() const {
     if (process_ == ProcessId()) return Status::Ok();
-    return Status(StatusCode::kUnsupported, file_->path() + " was opened before this process was forked: open it anew in the child");
+    return Status(StatusCode::kUnsupported,
+                  file_->path() + " was opened before this process was forked: open it anew in the child");
   }
 
   Status CheckLocked() {
@@ -182,7 +173,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     Status status;
     index_.Find(wanted.name, [&](uint32_t slot) {
       if (slot >= n_slots()) return false;
-      if (!writable() && slots_[slot].refs == 0 && !file_->TryLock(kFirstSlotLock + slot, false).ok()) return false;
+      if (!LockForReading(slot)) return false;
       bool intact = true;
       const std::optional<StoredHead> stored = Verify(slot, wanted, &intact);
       if (stored.has_value()) {
@@ -195,18 +186,19 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
         status = used.status();
       }
       if (!intact) damaged.push_back(slot);
-      if (!writable() && slots_[slot].refs == 0) file_->Unlock(kFirstSlotLock + slot);
+      UnlockUnused(slot);
       return !status.ok();
     });
     KVART_RETURN_IF_ERROR(status);
     stats_.damaged += damaged.size();
     for (const uint32_t slot : damaged) {
-      if (writable() && slots_[slot].refs == 0 && file_->TryLock(kFirstSlotLock + slot, true).ok()) {
+      if (writing_ && slots_[slot].refs == 0 && file_->TryLock(kFirstSlotLock + slot, true).ok()) {
         if (Invalidate(slot).ok()) free_.push_back(slot);
         (void)index_.Remove(wanted.name, slot);
         file_->Unlock(kFirstSlotLock + slot);
       }
     }
+    if (ref == nullptr && private_ != nullptr) return private_->Find(wanted);
     return ref;
   }
 
@@ -236,14 +228,14 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     state.known = state.page = true;
     state.number = stored.head.page;
     state.last_use = files_.Now();
-    if (writable() && (state.last_use < stored.last_use || state.last_use - kLastUseStep > stored.last_use)) {
+    if (writing_ && (state.last_use < stored.last_use || state.last_use - kLastUseStep > stored.last_use)) {
       (void)file_->Write(header_.SlotOffset(slot) + kLastUseOffset, &state.last_use, sizeof state.last_use);
     }
   }
 
   Result<std::shared_ptr<const SlotRef>> Use(uint32_t slot, size_t bytes) {
     KVART_ASSIGN_OR_RETURN(std::shared_ptr<const uint8_t> data, DataOf(slot, bytes));
-    ++slots_[slot].refs;
+    if (slots_[slot].refs++ == 0) ++stats_.slots_in_use;
     return std::shared_ptr<const SlotRef>(std::make_shared<Ref>(shared_from_this(), slot, std::move(data), bytes));
   }
 
@@ -252,16 +244,33 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     const std::lock_guard<std::mutex> lock(mutex_);
     Slot& state = slots_[slot];
     state.last_use = files_.Now();
-    if (--state.refs == 0 && !writable()) file_->Unlock(kFirstSlotLock + slot);
+    if (--state.refs > 0) return;
+    --stats_.slots_in_use;
+    UnlockUnused(slot);
+  }
+
+  // The writer needs no lock: nobody else gives slots away.
+  bool LockForReading(uint32_t slot) {
+    Slot& state = slots_[slot];
+    if (!writing_ && !state.locked) state.locked = file_->TryLock(kFirstSlotLock + slot, false).ok();
+    return writing_ || state.locked;
+  }
+  void UnlockUnused(uint32_t slot) {
+    Slot& state = slots_[slot];
+    if (state.refs > 0 || !state.locked) return;
+    file_->Unlock(kFirstSlotLock + slot);
+    state.locked = false;
   }
 
   // The payload in a mapping of a whole segment, which stays; in memory where there is no mapping to be had.
   Result<std::shared_ptr<const uint8_t>> DataOf(uint32_t slot, size_t bytes) {
     const uint64_t per_segment = std::max<uint64_t>(kMapBytes / header_.slot_bytes, 1);
-    const uint64_t segment = slot / per_segment, in_segment = slot % per_segment * header_.slot_bytes + header_.PayloadOffset();
+    const uint64_t segment = slot / per_segment;
+    const uint64_t in_segment = slot % per_segment * header_.slot_bytes + header_.PayloadOffset();
     std::shared_ptr<const uint8_t>& base = segments_[segment];
     if (base == nullptr) {
-      auto mapped = file_->Map(header_.SlotOffset(segment * per_segment), static_cast<size_t>(per_segment * header_.slot_bytes));
+      const size_t n = static_cast<size_t>(per_segment * header_.slot_bytes);
+      auto mapped = file_->Map(header_.SlotOffset(segment * per_segment), n);
       if (mapped.ok()) base = std::move(mapped).value();
     }
     if (base != nullptr) return std::shared_ptr<const uint8_t>(base, base.get() + in_segment);
@@ -273,6 +282,22 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
   }
 
   // ---- Writing: only with the writer's lock.
+
+  Status StartWriting(bool created) {
+    KVART_ASSIGN_OR_RETURN(const PageFileHeader now, ReadPageFileHeader(*file_));
+    header_.used_hint = now.used_hint;
+    KVART_RETURN_IF_ERROR(CheckLocked());
+    if (seen_bytes_ != header_.SlotOffset(n_slots())) {  // the last slot was cut off; its page may be whole
+      (void)file_->Allocate(header_.SlotOffset(n_slots()), header_.slot_bytes);
+      KVART_RETURN_IF_ERROR(CheckLocked());
+    }
+    next_unused_ = std::min(header_.used_hint, n_slots());
+    for (auto& [slot, state] : slots_) state.known = false;  // another writer may have been here
+    writing_ = true;
+    // Where that fails, as on a full disk, pages are computed again until there is room.
+    if (created || !index_.Open(true).ok()) (void)RebuildIndex();
+    return Status::Ok();
+  }
 
   // A slot that holds nothing, locked for this process alone.
   Result<uint32_t> TakeSlot() {
@@ -296,7 +321,8 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
       return *slot;
     }
     if (!grown.ok()) return grown;
-    return Status(StatusCode::kFull, file_->path() + ": all " + std::to_string(n_slots()) + " slots are in use", file_->path());
+    return Status(StatusCode::kFull, file_->path() + ": all " + std::to_string(n_slots()) + " slots are in use",
+                  file_->path());
   }
 
   // Slots behind all that were used. Where the header's count was behind the truth, what they hold stays.
@@ -334,7 +360,8 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     return Status::Ok();
   }
 
-  // The slot unused for longest, and of a text's pages the last: of all where there are few, of a sample where there are many.
+  // The slot unused for longest, and of a text's pages the last: of all where there are few, of a sample where there
+  // are many.
   std::optional<uint32_t> Evict() {
     const size_t n = static_cast<size_t>(n_slots());
     std::vector<uint32_t> candidates;
@@ -412,9 +439,9 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     state.number = stored.head.page;
     state.last_use = stored.last_use;
     background_.Dirty();
-    Status indexed = index_.Insert(stored.head.name, slot);
-    if (indexed.code() == StatusCode::kCorrupt || indexed.code() == StatusCode::kNotFound) indexed = RebuildIndex();
     // Without its entry the page is there for who holds it, and is computed again by others: no reason to fail.
+    const StatusCode indexed = index_.Insert(stored.head.name, slot).code();
+    if (indexed == StatusCode::kCorrupt || indexed == StatusCode::kNotFound) (void)RebuildIndex();
     if (slot >= header_.used_hint) {
       header_.used_hint = uint64_t{slot} + 1;
       (void)file_->Write(kUsedHintOffset, &header_.used_hint, sizeof header_.used_hint);
@@ -439,7 +466,8 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
 
   mutable std::mutex mutex_;
   SlotIndex index_;
-  std::shared_ptr<PageStore> private_;  // set once, before anybody else sees the store
+  std::shared_ptr<PageStore> private_;  // pages of the time when another process was the writer; set once, at the start
+  bool writing_ = false;                // holds the writer's lock
   std::unordered_map<uint32_t, Slot> slots_;
   std::map<uint64_t, std::shared_ptr<const uint8_t>> segments_;
   std::vector<uint32_t> free_;
@@ -450,48 +478,23 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
   BackgroundSync background_;  // last: its thread ends before the rest goes
 };
 
-// The file, open, with the writer's lock where it is to be had; made where it was missing.
-Status OpenPageFile(FileSystem& files, const std::string& path, const PageFileHeader& wanted, std::shared_ptr<RandomFile>* file,
-                    bool* writer, bool* created) {
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    Result<std::shared_ptr<RandomFile>> opened = files.Open(path, OpenMode::kCreate);
-    const Status create_failed = opened.ok() ? Status::Ok() : opened.status();
-    if (!opened.ok()) opened = files.Open(path, OpenMode::kRead);
-    if (!opened.ok()) return create_failed;
-    *file = std::move(opened).value();
-    const Status locked = create_failed.ok() ? (*file)->TryLock(kWriterLock, true) : create_failed;
-    *writer = locked.ok();
-    if (create_failed.ok() && !locked.ok() && locked.code() != StatusCode::kBusy) return locked;
-    if (!(*file)->IsAt(path)) continue;  // removed between open and lock
-    KVART_ASSIGN_OR_RETURN(*created, IsUnfinished(**file));
-    if (!*created) return Status::Ok();
-    if (*writer) {
-      KVART_RETURN_IF_ERROR(WritePageFileHeader(**file, wanted));
-      return files.SyncDirectory(path.substr(0, path.rfind('/')));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // somebody is making it
-  }
-  return Status(StatusCode::kBusy, path + " is being made by another process, which does not finish", path);
-}
-
 }  // namespace
 
-Result<std::shared_ptr<PageStore>> PageStore::Open(const std::string& directory, const KvGeometry& geometry, const StoreOptions& options) {
+Result<std::shared_ptr<PageStore>> PageStore::Open(const std::string& directory, const KvGeometry& geometry,
+                                                   const StoreOptions& options) {
   KVART_ASSIGN_OR_RETURN(const PageFileHeader wanted, MakePageFileHeader(geometry, options));
   FileSystem& files = FilesOf(options);
   KVART_RETURN_IF_ERROR(files.MakeDirectories(directory));
   const std::string stem = directory + "/" + Hex(options.fingerprint).substr(0, 16);
-  std::shared_ptr<RandomFile> file;
-  bool writer = false, created = false;
-  KVART_RETURN_IF_ERROR(OpenPageFile(files, stem + ".pages", wanted, &file, &writer, &created));
-  KVART_ASSIGN_OR_RETURN(const PageFileHeader header, ReadPageFileHeader(*file));
+  KVART_ASSIGN_OR_RETURN(const OpenedPageFile opened, OpenPageFile(files, stem + ".pages", wanted));
+  KVART_ASSIGN_OR_RETURN(const PageFileHeader header, ReadPageFileHeader(*opened.file));
   KVART_RETURN_IF_ERROR(CheckSameStore(stem + ".pages", header, wanted));
   std::shared_ptr<PageStore> private_store;
-  if (!writer) {
+  if (!opened.writer) {
     KVART_ASSIGN_OR_RETURN(private_store, InMemory(geometry, options));
   }
-  auto store = std::make_shared<FileStore>(std::move(file), stem + ".index", header, options);
-  KVART_RETURN_IF_ERROR(store->Start(created, std::move(private_store)));
+  auto store = std::make_shared<FileStore>(opened.file, stem + ".index", header, options);
+  KVART_RETURN_IF_ERROR(store->Start(opened.created, std::move(private_store)));
   return std::shared_ptr<PageStore>(std::move(store));
 }
 

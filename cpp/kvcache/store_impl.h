@@ -10,9 +10,12 @@
 
 namespace kvart {
 
-inline FileSystem& FilesOf(const StoreOptions& options) { return options.files != nullptr ? *options.files : SystemFiles(); }
+inline FileSystem& FilesOf(const StoreOptions& options) {
+  return options.files != nullptr ? *options.files : SystemFiles();
+}
 
 // InvalidArgument where a slot can't hold this.
-Status CheckPut(const PageFileHeader& header, const StoreOptions& options, const SlotHead& head, std::span<const uint8_t> payload);
+Status CheckPut(const PageFileHeader& header, const StoreOptions& options, const SlotHead& head,
+                std::span<const uint8_t> payload);
 
 }  // namespace kvart

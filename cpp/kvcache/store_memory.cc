@@ -87,7 +87,9 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
     Slot& slot_;  // in a map: it stays where it is
   };
 
-  Age AgeOf(const Slot& slot) const { return {slot.last_use, UINT32_MAX - slot.head.page, {slot.head.kind, slot.head.name}}; }
+  Age AgeOf(const Slot& slot) const {
+    return {slot.last_use, UINT32_MAX - slot.head.page, {slot.head.kind, slot.head.name}};
+  }
 
   std::shared_ptr<const SlotRef> Use(Slot& slot) {
     if (slot.refs++ == 0) unused_.erase(AgeOf(slot));  // a new one is not there yet
@@ -129,7 +131,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
   const StoreOptions options_;
   mutable std::mutex mutex_;
   std::map<Key, Slot> slots_;
-  std::set<Age> unused_;      // of slots_, those without a SlotRef
+  std::set<Age> unused_;  // of slots_, those without a SlotRef
   std::vector<Block> free_;
   uint64_t lookups_ = 0, hits_ = 0, puts_ = 0, pool_hits_ = 0, evictions_ = 0;
 };

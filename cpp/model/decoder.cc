@@ -46,7 +46,10 @@ Status Decoder::Check(std::span<const DecodeSpan> batch) const {
   return Status::Ok();
 }
 
-Status Decoder::ReserveActivations(int64_t n) {
+Status Decoder::ReserveActivations(int64_t n, int64_t n_spans) {
+  if (const size_t bytes = static_cast<size_t>((n + n_spans) * config_.head_dim) * sizeof(float); angles_.bytes() < bytes) {
+    KVART_ASSIGN_OR_RETURN(angles_, Block::Allocate(backend_->memory(), bytes));
+  }
   if (n <= capacity_) return Status::Ok();
   Memory& memory = backend_->memory();
   const size_t rows = static_cast<size_t>(n) * sizeof(float);
@@ -55,7 +58,6 @@ Status Decoder::ReserveActivations(int64_t n) {
   KVART_ASSIGN_OR_RETURN(x_, Block::Allocate(memory, rows * static_cast<size_t>(config_.n_embd)));
   KVART_ASSIGN_OR_RETURN(q_, Block::Allocate(memory, rows * attention));
   KVART_ASSIGN_OR_RETURN(attended_, Block::Allocate(memory, rows * attention));
-  KVART_ASSIGN_OR_RETURN(angles_, Block::Allocate(memory, rows * static_cast<size_t>(config_.head_dim)));
   capacity_ = n;
   return Status::Ok();
 }
@@ -82,12 +84,21 @@ Status Decoder::Forward(std::span<const DecodeSpan> batch) {
     tokens.insert(tokens.end(), span.tokens.begin(), span.tokens.end());
     angles.resize(tokens.size() * static_cast<size_t>(config_.head_dim));
     for (int64_t i = 0; i < n; ++i) rope_.Angles(pos + i, angles.data() + (spans.back().first_row + i) * config_.head_dim);
+    KVART_RETURN_IF_ERROR(span.sequence->Check());
     KVART_RETURN_IF_ERROR(span.sequence->Reserve(n));
   }
   const int64_t n = static_cast<int64_t>(tokens.size());
-  KVART_RETURN_IF_ERROR(ReserveActivations(n));
+  // Behind the rows' angles, each span's turn back over what its window dropped.
+  for (size_t i = 0; i < spans.size(); ++i) {
+    angles.resize(angles.size() + static_cast<size_t>(config_.head_dim));
+    rope_.Turn(-batch[i].sequence->View(0, spans[i].pos + spans[i].n).dropped, angles.data() + (n + static_cast<int64_t>(i)) * config_.head_dim);
+  }
+  KVART_RETURN_IF_ERROR(ReserveActivations(n, static_cast<int64_t>(spans.size())));
   KVART_RETURN_IF_ERROR(backend_->memory().Write(angles_.address(), angles.data(), angles.size() * sizeof(float)));
 
+  for (size_t i = 0; i < spans.size(); ++i) {
+    spans[i].turn = angles_.address() + static_cast<Address>((n + static_cast<int64_t>(i)) * config_.head_dim) * sizeof(float);
+  }
   const AttentionShape shape = {config_.n_embd, config_.n_heads, config_.n_kv_heads, config_.head_dim, config_.norm_eps};
   const Address x = x_.address(), q = q_.address(), attended = attended_.address();
 

@@ -48,7 +48,7 @@ class Decoder {
       : config_(std::move(config)), rope_(config_.rope, config_.head_dim), backend_(std::move(backend)) {}
 
   Status Check(std::span<const DecodeSpan> batch) const;
-  Status ReserveActivations(int64_t n);
+  Status ReserveActivations(int64_t n, int64_t n_spans);
   Status WriteLogits(const DecodeSpan& span, int64_t first_row);
 
   ModelConfig config_;
@@ -61,7 +61,7 @@ class Decoder {
   Block x_;         // (n, n_embd): the residual stream
   Block q_;         // (n, n_heads * head_dim)
   Block attended_;  // (n, n_heads * head_dim)
-  Block angles_;    // (n, head_dim / 2, 2)
+  Block angles_;    // (n + spans, head_dim / 2, 2): of each row, then of each span's turn
   Block logits_;    // (kLogitRows, n_vocab)
 };
 

@@ -37,11 +37,14 @@ Rope::Rope(const RopeConfig& c, int head_dim) : frequency_(static_cast<size_t>(h
   }
 }
 
-void Rope::Angles(int64_t pos, float* out) const {
+void Rope::Angles(int64_t pos, float* out) const { Write(pos, magnitude_, out); }
+void Rope::Turn(int64_t positions, float* out) const { Write(positions, 1.0, out); }
+
+void Rope::Write(int64_t pos, double magnitude, float* out) const {
   for (size_t i = 0; i < frequency_.size(); ++i) {
     const double angle = static_cast<double>(pos) * frequency_[i];
-    out[2 * i] = static_cast<float>(std::cos(angle) * magnitude_);
-    out[2 * i + 1] = static_cast<float>(std::sin(angle) * magnitude_);
+    out[2 * i] = static_cast<float>(std::cos(angle) * magnitude);
+    out[2 * i + 1] = static_cast<float>(std::sin(angle) * magnitude);
   }
 }
 

@@ -17,8 +17,12 @@ class Rope {
 
   // cos and sin of each pair, times YaRN's magnitude: out (head_dim / 2, 2)
   void Angles(int64_t pos, float* out) const;
+  // The same without the magnitude: a turn by `positions`, which may be negative.
+  void Turn(int64_t positions, float* out) const;
 
  private:
+  void Write(int64_t pos, double magnitude, float* out) const;
+
   std::vector<double> frequency_;  // (head_dim / 2), radians a token
   double magnitude_ = 1.0;
 };

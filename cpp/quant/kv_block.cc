@@ -136,6 +136,16 @@ void KvBlock::Encode(const uint16_t* x, int first, uint8_t* out) const {
   }
 }
 
+void KvBlock::Place(const float* x, uint8_t* out) const {
+  for (int t = 0; t < tokens_; ++t) {
+    for (int c = 0; c < head_dim_; ++c) {
+      const float full = x[t * head_dim_ + c];
+      if (format_.code == KvCode::kF16) PutHalf(out + FloatAt(t, c) * 2, FloatToHalf(full));
+      else std::memcpy(out + FloatAt(t, c) * 4, &full, 4);
+    }
+  }
+}
+
 void KvBlock::Decode(const uint8_t* block, float* x) const {
   if (format_.is_float()) {
     for (int t = 0; t < tokens_; ++t) {

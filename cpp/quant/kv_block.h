@@ -40,6 +40,8 @@ class KvBlock {
   // x: (tokens, head_dim) halves → out: bytes(). Tokens before first are not part of any range and get code 8 or 0. The bytes depend on x
   // and nothing else: every operation is one IEEE float32 operation in the order written.
   void Encode(const uint16_t* x, int first, uint8_t* out) const;
+  // Of floats: x (tokens, head_dim) floats → out: bytes(), rounded to halves where that is the format.
+  void Place(const float* x, uint8_t* out) const;
   // block: bytes() → x: (tokens, head_dim) floats.
   void Decode(const uint8_t* block, float* x) const;
 

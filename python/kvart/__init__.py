@@ -22,7 +22,7 @@ from .errors import (
     Unsupported,
 )
 from .generation import Generation
-from .model import Model, Session
+from .model import Model, Resumed, Session
 
 __all__ = [
     "Busy",
@@ -39,6 +39,7 @@ __all__ = [
     "ModelInfo",
     "NotFound",
     "OutOfMemory",
+    "Resumed",
     "Sampler",
     "Session",
     "StreamDecoder",

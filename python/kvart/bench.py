@@ -24,7 +24,9 @@ def bench(
     prompt: int = 512,
     gen: int = 64,
     depths: Sequence[int] = (0,),
-    kv: str = "f16",
+    kv: str = "int4",
+    sinks: int = 4,
+    window: int = 0,
     repetitions: int = 3,
 ) -> Iterator[dict[str, Any]]:
     """One dict a measurement: prompt tokens computed behind depth others, then gen tokens drawn one by one there."""
@@ -34,9 +36,9 @@ def bench(
     for depth in depths:
         integer("depth", depth, 0)
         # decode needs a token to begin from
-        if depth + max(prompt, gen + 1) > model.info.n_ctx_train:
+        if not window and depth + max(prompt, gen + 1) > model.info.n_ctx_train:
             raise InvalidArgument(f"depth {depth}: does not fit in the context of {model.info.n_ctx_train} tokens")
-    with model.session(kv=kv, chunk=_CHUNK) as session:
+    with model.session(kv=kv, sinks=sinks, window=window, chunk=_CHUNK) as session:
         _prefill(session, 16)  # a first run pays for what is only paid once
         for depth in sorted(depths):
             session.rewind(min(depth, len(session)))

@@ -75,6 +75,7 @@ class Controls:
 
 
 def check_fits(n_tokens: int, n_held: int, ctx: int) -> None:
+    """A full context is told before anything is computed."""
     if n_tokens > ctx - n_held:
         beside = f" beside the {n_held} that are there" if n_held else ""
         raise ContextFull(f"a prompt of {n_tokens} tokens{beside} does not fit in a context of {ctx}")
@@ -101,7 +102,7 @@ class Generation(Iterator[str]):
         self._decoder = _core.StreamDecoder(session.model.tokenizer)
         self._matcher = StopMatcher(controls.stop)
         self._close_session = close_session
-        self._size = self._core.size()
+        self._held = self._size = self._core.size()
         self._started = False
         self._start_stats = self._core.stats()
         self._start_time = time.perf_counter()
@@ -113,7 +114,8 @@ class Generation(Iterator[str]):
         self.prompt_ids = prompt
         self.token_ids: list[int] = []
         self.stop: str | None = None
-        check_fits(len(prompt), self._size, self._core.ctx())
+        if not self._core.options.window:
+            check_fits(len(prompt), self._size, self._core.ctx())
 
     @property
     def text(self) -> str:
@@ -211,9 +213,14 @@ class Generation(Iterator[str]):
         info = self._session.model.info
         now = self._end_stats or (self._core.stats() if self._core else self._start_stats)
         middle = self._prompt_stats or now
+        held = self._held + len(self.prompt_ids) if self._started else 0
+        prompt_computed = middle["computed_positions"] - self._start_stats["computed_positions"]
         prefill_seconds = self._prefill_seconds
         decode_seconds = now["decode_seconds"] - middle["decode_seconds"]
         decoded = now["decode_tokens"] - middle["decode_tokens"]
+        computed, recomputed = (
+            now[key] - self._start_stats[key] for key in ("computed_positions", "recomputed_positions")
+        )
         decode_rate = decoded / decode_seconds if decode_seconds > 0 else 0.0
         bytes_per_token = info.weight_bytes_per_token + now["kv_used_bytes"]
         return {
@@ -228,7 +235,13 @@ class Generation(Iterator[str]):
             "gb_s": decode_rate * bytes_per_token / 1e9,
             "kv_bytes": now["kv_bytes"],
             "kv_used_bytes": now["kv_used_bytes"],
-            "computed_positions": now["computed_positions"] - self._start_stats["computed_positions"],
+            "computed_positions": computed,
+            # of the prompt and the text before it: positions whose K/V were there
+            "reused_positions": max(0, held - prompt_computed),
+            "recomputed_positions": recomputed,
+            "hit_rate": 1 - (recomputed / computed if computed else 0.0),
+            "kv_utilization": now["kv_used_bytes"] / now["kv_bytes"] if now["kv_bytes"] else 0.0,
+            "bits_per_value": now["bits_per_value"],
             "logits_hash": f"{now['logits_hash']:016x}",
             "seed": self._controls.seed,
             "threads": info.n_threads,

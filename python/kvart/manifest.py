@@ -51,6 +51,12 @@ def models_dir() -> Path:
     return cache_dir() / "models"
 
 
+def kv_dir() -> Path:
+    """Where durable sessions are kept unless the user says otherwise: $KVART_KV_DIR, else in the cache directory."""
+    own = os.environ.get("KVART_KV_DIR")
+    return Path(own).expanduser() if own else cache_dir() / "kv"
+
+
 def parse(text: str) -> dict[str, Entry]:
     """The entries of a manifest by name."""
     entries = (Entry(**{**item, "sources": tuple(item["sources"])}) for item in json.loads(text)["models"])

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _core, manifest, options
 from .chat import Chat, Message
-from .errors import InvalidArgument, Unsupported, check_text
+from .errors import InvalidArgument, check_text
 from .generation import Controls, Generation, Progress, check_fits
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from .raw import RawHead
+
 Text = str | Iterable[int]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What opening a durable session found: tokens that were journalled, and where their K/V come from."""
+
+    existed: bool  # it was there
+    tokens: int
+    from_pages: int  # of the tokens: those in sealed pages
+    from_open_page: int  # those that a clean close had kept
+    to_compute: int  # the rest, computed by whatever call comes next
+    note: str  # for people, where something was not as expected
 
 
 class Model:
@@ -24,6 +39,10 @@ class Model:
     threads: 0 takes as many as there are cores. activations: "int8", or "f32", the slow reference. progress is called
     with the part done, 0 … 1; what it raises cancels the load. Any number of threads may use one model: they wait for
     each other. It can't be used in a forked child.
+
+    kv_dir: a directory for the K/V pages of all sessions, found again by later processes. Without it they are in
+    memory, but for sessions with a name: those are in $KVART_KV_DIR, or in kvart's cache directory. kv_budget: most
+    bytes of pages for each cache format; 0 takes half of the memory, and sets no limit in a directory.
     """
 
     def __init__(
@@ -33,15 +52,20 @@ class Model:
         threads: int = 0,
         activations: str = "int8",
         backend: str = "cpu",
+        kv_dir: str | os.PathLike[str] | None = None,
+        kv_budget: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        self._core = _core.Model(
-            manifest.resolve(name_or_path),
-            n_threads=options.integer("threads", threads, 0, 1024),
-            backend=options.choice("backend", backend, options.BACKENDS),
-            float_activations=options.choice("activations", activations, options.ACTIVATIONS) == "f32",
-            progress=progress,
-        )
+        self._load_options: dict[str, Any] = {
+            "path": manifest.resolve(name_or_path),
+            "n_threads": options.integer("threads", threads, 0, 1024),
+            "backend": options.choice("backend", backend, options.BACKENDS),
+            "float_activations": options.choice("activations", activations, options.ACTIVATIONS) == "f32",
+            "kv_budget_bytes": options.integer("kv_budget", kv_budget, 0, 2**62),
+        }
+        self.kv_dir = None if kv_dir is None else check_text(os.path.expanduser(kv_dir), "kv_dir")
+        self._core = _core.Model(kv_dir=self.kv_dir or "", progress=progress, **self._load_options)
+        self._durable: _core.Model | None = self._core if self.kv_dir else None
         self.name = os.fspath(name_or_path)
         self._process = os.getpid()
         self.info = self._core.info
@@ -57,7 +81,13 @@ class Model:
     def stats(self) -> dict[str, Any]:
         """Sums over all sessions of this model."""
         self._check_process()
-        return _with_rates(self._core.stats())
+        stats = self._core.stats()
+        if self._durable is not None and self._durable is not self._core:
+            durable = self._durable.stats()
+            stats = {key: value + durable[key] for key, value in stats.items()} | {
+                "store_writable": durable["store_writable"]
+            }
+        return with_rates(stats)
 
     @property
     def chat_format(self) -> Chat:
@@ -70,20 +100,34 @@ class Model:
         self,
         name: str | None = None,
         *,
-        kv: str = "f16",
+        kv: str = "int4",
+        sinks: int = 4,
+        window: int = 0,
         layout: str = "paged",
         ctx: int = 0,
         cache: bool = True,
         chunk: int = 512,
     ) -> Session:
-        """An empty session. ctx: most tokens it may hold, 0 for the trained length; nothing is reserved."""
-        if name is not None:
-            raise Unsupported(
-                "sessions with a name, which outlive the process, are not in this version: leave the name out"
-            )
+        """A session: with a name the durable one of that name, as it was left; else an empty one.
+
+        kv: format of the cache, such as "int4", "f16" or "k=int8,v=int4". sinks: first tokens that stay half precision
+        where the rest becomes integers. window: beyond it only the sinks and the newest tokens stay, in whole pages; 0
+        is off, and a full context is an error. ctx: most tokens it may hold, 0 for the trained length; nothing is
+        reserved.
+        """
+        given = options.session_options(
+            name=name, kv=kv, sinks=sinks, window=window, layout=layout, ctx=ctx, cache=cache, chunk=chunk
+        )
         self._check_process()
-        core = self._core.session(options.session_options(kv=kv, layout=layout, ctx=ctx, cache=cache, chunk=chunk))
-        return Session(self, core)
+        return Session(self, (self._core if name is None else self._durable_core()).session(given))
+
+    def load_session(
+        self, path: str | os.PathLike[str], *, ctx: int = 0, window: int = 0, cache: bool = True, chunk: int = 512
+    ) -> Session:
+        """A session out of a file that Session.save wrote, with the formats that are in the file."""
+        given = options.session_options(ctx=ctx, window=window, cache=cache, chunk=chunk)
+        self._check_process()
+        return Session(self, self._core.load_session(check_text(os.fspath(path), "path"), given))
 
     def generate(
         self,
@@ -113,7 +157,7 @@ class Model:
         return Generation(self.session(), self.chat_format.encode(messages, tools=tools), controls, close_session=True)
 
     def logits(
-        self, ids: Text, *, kv: str = "f16", layout: str = "paged", chunk: int = 512, progress: Progress | None = None
+        self, ids: Text, *, kv: str = "int4", layout: str = "paged", chunk: int = 512, progress: Progress | None = None
     ) -> npt.NDArray[np.float32]:
         """Teacher-forced logits of every position: (n, vocabulary) float32."""
         tokens = self.encode(ids, "ids")
@@ -130,6 +174,12 @@ class Model:
             raise InvalidArgument(f"{what}: expected at least one token, found none")
         return ids
 
+    def _durable_core(self) -> _core.Model:
+        """The core that keeps its pages in a directory: loaded once more when the first session with a name comes."""
+        if self._durable is None:
+            self._durable = _core.Model(kv_dir=str(manifest.kv_dir()), **self._load_options)
+        return self._durable
+
     def _check_process(self) -> None:
         # The core refuses as well where it can say so; here before it waits for a lock that nobody is left to open.
         if os.getpid() != self._process:
@@ -140,11 +190,13 @@ class Model:
 
 
 class Session:
-    """A text and its K/V. Made by Model.session."""
+    """A text and its K/V. Made by Model.session. With a name its token ids are on disk before their text is shown."""
 
     def __init__(self, model: Model, core: _core.Session) -> None:
         self.model = model
         self._core: _core.Session | None = core
+        self.name = core.options.name or None
+        self.resumed = Resumed(**core.resumed())
 
     def append(self, text: Text, *, special: bool = True, progress: Progress | None = None) -> None:
         """Adds a text or ids and computes their K/V. On an error or a cancel the session is as it was before.
@@ -190,14 +242,15 @@ class Session:
         controls = Controls.of(self.model, max_tokens, stop, progress, sampling)
         ids = self.model.chat_format.encode(messages, tools=tools)
         core = self._open()
-        check_fits(len(ids), 0, core.ctx())
+        if not core.options.window:
+            check_fits(len(ids), 0, core.ctx())
         # At least one token is left to compute: the answer begins from its logits.
         keep = common_prefix(ids[:-1], core.tokens())
         core.rewind(keep)
         return Generation(self, ids[keep:], controls)
 
     def fork(self) -> Session:
-        """Another session with the same text, sharing what can be shared."""
+        """Another session with the same text, sharing what can be shared. It has no name."""
         return Session(self.model, self._open().fork())
 
     def rewind(self, n: int) -> None:
@@ -218,21 +271,59 @@ class Session:
     @property
     def stats(self) -> dict[str, Any]:
         """Sums over the life of the session."""
-        return _with_rates(self._open().stats())
+        return with_rates(self._open().stats())
 
     def kv(self) -> list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-        """K (after RoPE) and V of each layer: (n_kv_heads, tokens, head_dim) float32."""
+        """K (after RoPE) and V of each layer: (n_kv_heads, tokens, head_dim) float32. Dropped by a window: zeros."""
         info = self.model.info
         core = self._open()
         return [core.read_kv(layer, info.n_kv_heads, info.head_dim) for layer in range(info.n_layers)]
+
+    def raw_page(self, page: int, layer: int) -> list[RawHead]:
+        """A layer of a sealed page as it is kept: for each KV head its codes, scales and centres. NotFound if open."""
+        from .raw import parse_page
+
+        core = self._open()
+        number = options.integer("page", page, 0)
+        data = core.read_raw_page(number, options.integer("layer", layer, 0, self.model.info.n_layers - 1))
+        given = core.options
+        info = self.model.info
+        return parse_page(data, given.k_format, given.v_format, info.n_kv_heads, info.head_dim)
+
+    def import_kv(self, ids: Text, kv: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]) -> None:
+        """Replaces what the session holds by ids and their K/V, of the shapes that kv() gives. Float formats only."""
+        import numpy as np
+
+        tokens = self.model.encode(ids, "ids")
+        info = self.model.info
+        if len(kv) != info.n_layers:
+            raise InvalidArgument(f"kv: expected {info.n_layers} layers, found {len(kv)}")
+        wanted = (info.n_kv_heads, len(tokens), info.head_dim)
+        layers = []
+        for layer, pair in enumerate(kv):
+            k, v = (np.ascontiguousarray(array, np.float32) for array in pair)
+            for name, array in (("K", k), ("V", v)):
+                if array.shape != wanted:
+                    raise InvalidArgument(f"kv: layer {layer}, {name}: expected shape {wanted}, found {array.shape}")
+            layers.append((k, v))
+        self._open().import_kv(tokens, layers)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the whole session, ids and K/V, to one file; Model.load_session reads it."""
+        self._open().save(check_text(os.fspath(path), "path"))
 
     def logits(self) -> npt.NDArray[np.float32]:
         """Logits after the last token: (vocabulary,) float32."""
         return self._open().last_logits(self.model.info.n_vocab)
 
     def close(self) -> None:
-        """Frees the K/V. Calls that are running in other threads end first."""
-        self._core = None
+        """Ends the session, a durable one cleanly: to open it again then computes nothing.
+
+        Calls that are running in other threads end first.
+        """
+        core, self._core = self._core, None
+        if core is not None and os.getpid() == self.model._process:
+            core.close()
 
     def __len__(self) -> int:
         return self._open().size()
@@ -245,7 +336,8 @@ class Session:
 
     def __repr__(self) -> str:
         state = "closed" if self._core is None else f"context of {self._core.ctx()}"
-        return f"<kvart.Session of {self.model.name!r}: {state}>"
+        name = f"{self.name!r} " if self.name else ""
+        return f"<kvart.Session {name}of {self.model.name!r}: {state}>"
 
     def _open(self) -> _core.Session:
         self.model._check_process()
@@ -261,11 +353,19 @@ def common_prefix(a: list[int], b: list[int]) -> int:
     return next((n for n in range(shorter) if a[n] != b[n]), shorter)
 
 
-def _with_rates(stats: dict[str, Any]) -> dict[str, Any]:
-    def rate(tokens: int, seconds: float) -> float:
-        return tokens / seconds if seconds > 0 else 0.0
+def with_rates(stats: dict[str, Any]) -> dict[str, Any]:
+    """stats with what follows from them."""
 
-    stats["prefill_tok_s"] = rate(stats["prefill_tokens"], stats["prefill_seconds"])
-    stats["decode_tok_s"] = rate(stats["decode_tokens"], stats["decode_seconds"])
-    stats["kv_utilization"] = stats["kv_used_bytes"] / stats["kv_bytes"] if stats["kv_bytes"] else 0.0
+    def ratio(part: float, whole: float) -> float:
+        return part / whole if whole > 0 else 0.0
+
+    stats["prefill_tok_s"] = ratio(stats["prefill_tokens"], stats["prefill_seconds"])
+    stats["decode_tok_s"] = ratio(stats["decode_tokens"], stats["decode_seconds"])
+    # Time of a token of the prompt over time of a token written.
+    stats["prefill_decode_ratio"] = ratio(stats["decode_tok_s"], stats["prefill_tok_s"])
+    # Of the positions computed, those that the cache did not have to give twice.
+    stats["hit_rate"] = 1.0 - ratio(stats["recomputed_positions"], stats["computed_positions"])
+    stats["store_hit_rate"] = ratio(stats["store_hits"], stats["store_lookups"])
+    stats["pool_hit_rate"] = ratio(stats["pool_hits"], stats["pool_requests"])
+    stats["kv_utilization"] = ratio(stats["kv_used_bytes"], stats["kv_bytes"])
     return stats

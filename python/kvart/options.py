@@ -10,10 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _core
-from .errors import InvalidArgument, Unsupported, check_text
+from .errors import InvalidArgument, check_text
 
-# Bits a value of the cache takes, by format.
-KV_BITS = {"f32": 32.0, "f16": 16.0}
 BACKENDS = ("cpu", "cuda", "vulkan")
 ACTIVATIONS = ("int8", "f32")
 _LAYOUTS = {"paged": _core.KvLayout.PAGED, "contiguous": _core.KvLayout.CONTIGUOUS}
@@ -67,9 +65,9 @@ def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def parse_kv(kv: str) -> tuple[str, str]:
-    """Formats of K and of V, of "f16" or "k=f32,v=f16"."""
+    """Formats of K and of V, of "int4" or "k=int8,v=int4"."""
     if not isinstance(kv, str):
-        raise InvalidArgument(f"kv: expected a str such as 'f16' or 'k=f32,v=f16', found {kv!r}")
+        raise InvalidArgument(f"kv: expected a str such as 'int4' or 'k=int8,v=int4', found {kv!r}")
     if "=" not in kv:
         formats = {"k": kv, "v": kv}
     else:
@@ -77,29 +75,52 @@ def parse_kv(kv: str) -> tuple[str, str]:
         formats = {key.strip(): value.strip() for key, _, value in pairs}
         if len(pairs) != 2 or set(formats) != {"k", "v"}:
             raise InvalidArgument(f"kv: expected a format or 'k=FORMAT,v=FORMAT', found {kv!r}")
-    for value in formats.values():
-        if value not in KV_BITS:
-            raise Unsupported(f"kv: this version has the formats {' and '.join(KV_BITS)}, found {value!r}")
+    _core.check_kv_formats(check_text(formats["k"], "kv"), check_text(formats["v"], "kv"))
     return formats["k"], formats["v"]
 
 
-def kv_bits(kv: str) -> float:
-    """Bits a value of the cache, K and V together."""
-    k, v = parse_kv(kv)
-    return (KV_BITS[k] + KV_BITS[v]) / 2
+def split_kv(text: str) -> list[str]:
+    """["int4", "k=int8,v=f16"] of "int4,k=int8,v=f16": the comma inside a pair is not one between formats."""
+    formats: list[str] = []
+    for part in text.split(","):
+        if part.startswith("v=") and formats and formats[-1].startswith("k=") and "," not in formats[-1]:
+            formats[-1] += f",{part}"
+        else:
+            formats.append(part)
+    for format in formats:
+        parse_kv(format)
+    return formats
+
+
+def session_name(name: object) -> str:
+    """name, if a durable session may be called so."""
+    text = check_text(name, "a session's name")
+    _core.check_session_name(text)
+    return text
 
 
 def session_options(
-    *, kv: str = "f16", layout: str = "paged", ctx: int = 0, cache: bool = True, chunk: int = 512
+    *,
+    name: str | None = None,
+    kv: str = "int4",
+    sinks: int = 4,
+    window: int = 0,
+    layout: str = "paged",
+    ctx: int = 0,
+    cache: bool = True,
+    chunk: int = 512,
 ) -> _core.SessionOptions:
     k_format, v_format = parse_kv(kv)
     return _core.SessionOptions(
         k_format=k_format,
         v_format=v_format,
+        sinks=integer("sinks", sinks, 0),
         layout=_LAYOUTS[choice("layout", layout, _LAYOUTS)],
         ctx=integer("ctx", ctx, 0, 2**62),
         cache=bool(cache),
         chunk=integer("chunk", chunk, 1),
+        name="" if name is None else session_name(name),
+        window=integer("window", window, 0, 2**62),
     )
 
 

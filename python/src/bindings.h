@@ -25,6 +25,7 @@ void BindChat(py::module_& module);
 void BindSampler(py::module_& module);
 void BindModel(py::module_& module);
 void BindSession(py::module_& module);
+void BindCache(py::module_& module);
 
 // Throws the exception of kvart.errors for a Status that is not ok. Needs the GIL.
 [[noreturn]] void Raise(const Status& status);

@@ -14,8 +14,18 @@ py::dict StatsDict(const Stats& stats) {
   dict["decode_seconds"] = stats.decode_seconds;
   dict["computed_positions"] = stats.computed_positions;
   dict["recomputed_positions"] = stats.recomputed_positions;
+  dict["reused_positions"] = stats.reused_positions;
   dict["kv_bytes"] = stats.kv_bytes;
   dict["kv_used_bytes"] = stats.kv_used_bytes;
+  dict["kv_budget_bytes"] = stats.kv_budget_bytes;
+  dict["store_lookups"] = stats.store_lookups;
+  dict["store_hits"] = stats.store_hits;
+  dict["pool_requests"] = stats.pool_requests;
+  dict["pool_hits"] = stats.pool_hits;
+  dict["evictions"] = stats.evictions;
+  dict["damaged_pages"] = stats.damaged_pages;
+  dict["store_writable"] = stats.store_writable;
+  dict["bits_per_value"] = stats.bits_per_value;
   dict["load_seconds"] = stats.load_seconds;
   dict["logits_hash"] = stats.logits_hash;
   return dict;
@@ -30,12 +40,15 @@ struct ModelHandle {
 };
 
 std::shared_ptr<ModelHandle> Load(const std::string& path, int n_threads, const std::string& backend,
-                                  bool float_activations, py::object callback) {
+                                  bool float_activations, const std::string& kv_dir, uint64_t kv_budget_bytes,
+                                  py::object callback) {
   PyProgress progress(std::move(callback));
   LoadOptions options;
   options.n_threads = n_threads;
   options.backend = backend;
   options.float_activations = float_activations;
+  options.kv_dir = kv_dir;
+  options.kv_budget_bytes = kv_budget_bytes;
   options.progress = progress.Get();
   auto loaded = Unlocked([&] { return Model::Load(path, options); });
   progress.Rethrow();
@@ -82,24 +95,39 @@ void BindModel(py::module_& module) {
 
   const SessionOptions defaults;
   py::class_<SessionOptions>(module, "SessionOptions")
-      .def(
-          py::init([](std::string k_format, std::string v_format, KvLayout layout, int64_t ctx, bool cache, int chunk) {
-            return SessionOptions{std::move(k_format), std::move(v_format), layout, ctx, cache, chunk};
-          }),
-          py::kw_only(), py::arg("k_format") = defaults.k_format, py::arg("v_format") = defaults.v_format,
-          py::arg("layout") = defaults.layout, py::arg("ctx") = defaults.ctx, py::arg("cache") = defaults.cache,
-          py::arg("chunk") = defaults.chunk)
+      .def(py::init([](std::string k_format, std::string v_format, int sinks, KvLayout layout, int64_t ctx, bool cache,
+                       int chunk, std::string name, int64_t window) {
+             SessionOptions options;
+             options.k_format = std::move(k_format);
+             options.v_format = std::move(v_format);
+             options.sinks = sinks;
+             options.layout = layout;
+             options.ctx = ctx;
+             options.cache = cache;
+             options.chunk = chunk;
+             options.name = std::move(name);
+             options.window = window;
+             return options;
+           }),
+           py::kw_only(), py::arg("k_format") = defaults.k_format, py::arg("v_format") = defaults.v_format,
+           py::arg("sinks") = defaults.sinks, py::arg("layout") = defaults.layout, py::arg("ctx") = defaults.ctx,
+           py::arg("cache") = defaults.cache, py::arg("chunk") = defaults.chunk, py::arg("name") = defaults.name,
+           py::arg("window") = defaults.window)
       .def_readonly("k_format", &SessionOptions::k_format)
       .def_readonly("v_format", &SessionOptions::v_format)
+      .def_readonly("sinks", &SessionOptions::sinks)
       .def_readonly("layout", &SessionOptions::layout)
       .def_readonly("ctx", &SessionOptions::ctx)
       .def_readonly("cache", &SessionOptions::cache)
-      .def_readonly("chunk", &SessionOptions::chunk);
+      .def_readonly("chunk", &SessionOptions::chunk)
+      .def_readonly("name", &SessionOptions::name)
+      .def_readonly("window", &SessionOptions::window);
 
   py::class_<ModelHandle, std::shared_ptr<ModelHandle>>(
       module, "Model", "A loaded model. Calls from several threads wait for each other.")
       .def(py::init(&Load), py::arg("path"), py::kw_only(), py::arg("n_threads") = 0, py::arg("backend") = "cpu",
-           py::arg("float_activations") = false, py::arg("progress") = py::none())
+           py::arg("float_activations") = false, py::arg("kv_dir") = "", py::arg("kv_budget_bytes") = 0,
+           py::arg("progress") = py::none())
       .def_property_readonly("info", [](const ModelHandle& handle) { return handle.model->info(); })
       .def_property_readonly("tokenizer",
                              [](const std::shared_ptr<ModelHandle>& handle) {
@@ -116,6 +144,12 @@ void BindModel(py::module_& module) {
             return Own(Take(Unlocked([&] { return handle.model->NewSession(options); })));
           },
           py::arg("options"))
+      .def(
+          "load_session",
+          [](const ModelHandle& handle, const std::string& path, const SessionOptions& options) {
+            return Own(Take(Unlocked([&] { return handle.model->LoadSession(path, options); })));
+          },
+          py::arg("path"), py::arg("options"))
       .def("logits", &Logits, py::arg("ids"), py::arg("options"), py::arg("progress") = py::none())
       .def("stats",
            [](const ModelHandle& handle) { return StatsDict(Unlocked([&] { return handle.model->stats(); })); });

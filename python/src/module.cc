@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, module) {
   kvart::python::BindSampler(module);
   kvart::python::BindModel(module);
   kvart::python::BindSession(module);
+  kvart::python::BindCache(module);
 }

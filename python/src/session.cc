@@ -40,6 +40,29 @@ py::tuple ReadKv(Session& session, int layer, py::ssize_t n_kv_heads, py::ssize_
   return py::make_tuple(ToArray(std::move(k), n_kv_heads, n, head_dim), ToArray(std::move(v), n_kv_heads, n, head_dim));
 }
 
+py::dict ResumedDict(const Resumed& resumed) {
+  py::dict dict;
+  dict["existed"] = resumed.existed;
+  dict["tokens"] = resumed.tokens;
+  dict["from_pages"] = resumed.from_pages;
+  dict["from_open_page"] = resumed.from_open_page;
+  dict["to_compute"] = resumed.to_compute;
+  dict["note"] = resumed.note;
+  return dict;
+}
+
+// kv: for each layer K and V, (n_kv_heads, ids.size(), head_dim). Their shapes are checked before this.
+using FloatArray = py::array_t<float, py::array::c_style | py::array::forcecast>;
+void ImportKv(Session& session, const std::vector<int32_t>& ids,
+              const std::vector<std::pair<FloatArray, FloatArray>>& kv) {
+  std::vector<std::vector<float>> k, v;
+  for (const auto& [keys, values] : kv) {
+    k.emplace_back(keys.data(), keys.data() + keys.size());
+    v.emplace_back(values.data(), values.data() + values.size());
+  }
+  Check(Unlocked([&] { return session.ImportKv(ids, k, v); }));
+}
+
 }  // namespace
 
 void BindSession(py::module_& module) {
@@ -68,6 +91,21 @@ void BindSession(py::module_& module) {
       .def("ctx", [](const Session& session) { return Unlocked([&] { return session.ctx(); }); })
       .def_property_readonly("options", [](const Session& session) { return session.options(); })
       .def("read_kv", &ReadKv, py::arg("layer"), py::arg("n_kv_heads"), py::arg("head_dim"))
+      .def(
+          "read_raw_page",
+          [](Session& session, int64_t page, int layer) {
+            std::vector<uint8_t> bytes;
+            Check(Unlocked([&] { return session.ReadRawPage(page, layer, &bytes); }));
+            return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          },
+          py::arg("page"), py::arg("layer"))
+      .def("import_kv", &ImportKv, py::arg("ids"), py::arg("kv"))
+      .def(
+          "save",
+          [](Session& session, const std::string& path) { Check(Unlocked([&] { return session.Save(path); })); },
+          py::arg("path"))
+      .def("close", [](Session& session) { Check(Unlocked([&] { return session.Close(); })); })
+      .def("resumed", [](const Session& session) { return ResumedDict(session.resumed()); })
       .def("stats", [](const Session& session) { return StatsDict(Unlocked([&] { return session.stats(); })); });
 }
 

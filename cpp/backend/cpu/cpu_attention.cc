@@ -45,7 +45,10 @@ struct Shares {
 };
 
 // The shares of a run: args but for what the run itself says.
-void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int64_t kv_head, AttendPageArgs args) {
+// turned: args.q's queries turned back.
+void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int64_t kv_head, const float* turned,
+               AttendPageArgs args) {
+  if (run.turned) args.q = turned;
   const Address stride = static_cast<Address>(kv_head * run.head_stride);
   args.k = HostPointer<uint8_t>(run.k + stride);
   args.v = HostPointer<uint8_t>(run.v + stride);
@@ -145,7 +148,7 @@ void CpuBackend::AttendBlock(const AttentionShape& shape, const KvSpan& span, in
     for (int64_t i = 0; i < count; ++i) {
       visible[i] = static_cast<int32_t>(std::clamp<int64_t>(span.pos + first + i + 1 - run.pos, 0, run.n));
     }
-    AttendRun(kernels_, kernels, run, kv_head, args);
+    AttendRun(kernels_, kernels, run, kv_head, turned_.data() + offset, args);
     kernels_.attend_merge({count * group, shape.head_dim, s.m, s.l, s.o, s.run_m, s.run_l, s.run_o});
   }
   WriteOut(s.run_l, s.run_o, count, group, shape.head_dim, row_stride, out + offset);
@@ -177,7 +180,7 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
       args.m = partial_.data() + (head * n_runs + i) * share;
       args.l = args.m + group;
       args.o = args.m + 2 * group;
-      AttendRun(kernels_, kernels, run, head, args);
+      AttendRun(kernels_, kernels, run, head, turned_.data() + (args.q - q), args);
     }
   });
   for (int h = 0; h < shape.n_kv_heads; ++h) {
@@ -191,10 +194,26 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
   }
 }
 
+// The span's queries turned back over what its window dropped, at their places in turned_.
+void CpuBackend::TurnQueries(const AttentionShape& shape, const KvSpan& span, const float* q) {
+  const int64_t row_size = static_cast<int64_t>(shape.n_heads) * shape.head_dim;
+  turned_.resize(std::max(turned_.size(), static_cast<size_t>((span.first_row + span.n) * row_size)));
+  const float* cos_sin = HostPointer<float>(span.turn);
+  const int half = shape.head_dim / 2;
+  for (int64_t at = span.first_row * row_size; at < (span.first_row + span.n) * row_size; at += shape.head_dim) {
+    for (int i = 0; i < half; ++i) {
+      const float a = q[at + i], b = q[at + i + half], cos = cos_sin[2 * i], sin = cos_sin[2 * i + 1];
+      turned_[static_cast<size_t>(at + i)] = a * cos - b * sin;
+      turned_[static_cast<size_t>(at + i + half)] = b * cos + a * sin;
+    }
+  }
+}
+
 Status CpuBackend::Attend(const AttentionShape& shape, Address q, std::span<const KvSpan> spans, Address out) {
   const int group = shape.n_heads / shape.n_kv_heads;
   KVART_RETURN_IF_ERROR(ReserveScratch(Shares::Floats(kBlockTokens * group, shape.head_dim) * sizeof(float)));
   for (const KvSpan& span : spans) {
+    if (span.view.dropped > 0) TurnQueries(shape, span, HostPointer<float>(q));
     if (span.n == 1) {
       AttendByRuns(shape, span, HostPointer<float>(q), HostPointer<float>(out));
       continue;

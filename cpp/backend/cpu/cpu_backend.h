@@ -71,6 +71,7 @@ class CpuBackend : public Backend {
   void AttendBlock(const AttentionShape& shape, const KvSpan& span, int kv_head, int64_t first, int64_t count, const float* q,
                    float* out, int thread);
   void AttendByRuns(const AttentionShape& shape, const KvSpan& span, const float* q, float* out);
+  void TurnQueries(const AttentionShape& shape, const KvSpan& span, const float* q);
   uint8_t* Scratch(int thread) { return HostPointer<uint8_t>(scratch_[static_cast<size_t>(thread)].address()); }
   Status ReserveScratch(size_t bytes);
 
@@ -78,7 +79,7 @@ class CpuBackend : public Backend {
   const Activations activations_;
   ThreadPool pool_;
   std::vector<Block> scratch_;  // one a thread
-  std::vector<float> normed_, k_, v_, partial_;
+  std::vector<float> normed_, k_, v_, partial_, turned_;
   std::vector<ActivationBlock> quantized_, hidden_int8_;
   std::vector<float> hidden_;
 };

@@ -36,8 +36,17 @@ void matmul_q6_k_f32_neon(const MatmulArgs& args);
 void matmul_iq4_nl_f32_neon(const MatmulArgs& args);
 void matmul_iq4_xs_f32_neon(const MatmulArgs& args);
 
-extern const AttendPageKernel kAttendPage[];
-extern const size_t kAttendPageCount;
+void score_f32_neon(const ScoreArgs& args);
+void score_f16_neon(const ScoreArgs& args);
+void score_int8_channel_neon(const ScoreArgs& args);
+void score_int4_channel_neon(const ScoreArgs& args);
+void score_int8_token_neon(const ScoreArgs& args);
+void score_int4_token_neon(const ScoreArgs& args);
+void softmax_neon(const SoftmaxArgs& args);
+void mix_f32_neon(const MixArgs& args);
+void mix_f16_neon(const MixArgs& args);
+void mix_int8_neon(const MixArgs& args);
+void mix_int4_neon(const MixArgs& args);
 
 void attend_merge_neon(const AttendMergeArgs& args);
 void rms_norm_neon(const float* x, const float* w, float eps, int64_t n, int64_t cols, float* y);

@@ -1,7 +1,5 @@
-// The table of NEON kernels: one row a kernel. The three steps of attention over integer pages are the scalar ones as
-// yet.
+// The table of NEON kernels: one row a kernel.
 #include "kernels/neon/kernels_neon.h"
-#include "kernels/scalar/tables_scalar.h"
 #include "kernels/tables.h"
 
 namespace kvart {
@@ -38,6 +36,22 @@ constexpr MatmulKernel kMatmul[] = {
     {"matmul_iq4_xs_f32_neon", DType::kIQ4_XS, Activations::kFloat, Packing::kRows, matmul_iq4_xs_f32_neon},
 };
 
+constexpr ScoreKernel kScore[] = {
+    {"score_f32_neon", KvCode::kF32, KvAxis::kChannel, score_f32_neon},
+    {"score_f16_neon", KvCode::kF16, KvAxis::kChannel, score_f16_neon},
+    {"score_int8_channel_neon", KvCode::kInt8, KvAxis::kChannel, score_int8_channel_neon},
+    {"score_int4_channel_neon", KvCode::kInt4, KvAxis::kChannel, score_int4_channel_neon},
+    {"score_int8_token_neon", KvCode::kInt8, KvAxis::kToken, score_int8_token_neon},
+    {"score_int4_token_neon", KvCode::kInt4, KvAxis::kToken, score_int4_token_neon},
+};
+
+constexpr MixKernel kMix[] = {
+    {"mix_f32_neon", KvCode::kF32, mix_f32_neon},
+    {"mix_f16_neon", KvCode::kF16, mix_f16_neon},
+    {"mix_int8_neon", KvCode::kInt8, mix_int8_neon},
+    {"mix_int4_neon", KvCode::kInt4, mix_int4_neon},
+};
+
 }  // namespace
 }  // namespace neon
 
@@ -45,15 +59,14 @@ const KernelTable& NeonKernels() {
   static const KernelTable table = {
       .name = "neon",
       .matmul = neon::kMatmul,
-      .attend_page = {neon::kAttendPage, neon::kAttendPageCount},
+      .score = neon::kScore,
+      .softmax = neon::softmax_neon,
+      .mix = neon::kMix,
       .attend_merge = neon::attend_merge_neon,
       .rms_norm = neon::rms_norm_neon,
       .quantize = neon::quantize_neon,
       .silu_mul = neon::silu_mul_neon,
       .to_half = neon::to_half_neon,
-      .score = {scalar::kScore, scalar::kScoreCount},
-      .softmax = scalar::softmax_scalar,
-      .mix = {scalar::kMix, scalar::kMixCount},
   };
   return table;
 }

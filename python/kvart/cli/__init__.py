@@ -10,7 +10,7 @@ import typer
 
 from .. import __version__
 from ..errors import check_text
-from . import bench, chat, evaluate, pull, run
+from . import bench, cache, chat, evaluate, pull, run
 from .output import exit_code, print_error
 
 app = typer.Typer(
@@ -37,7 +37,7 @@ def _root(
     pass
 
 
-for module in (pull, run, chat, evaluate, bench):
+for module in (pull, run, chat, evaluate, bench, cache):
     module.register(app)
 
 

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from .. import options
 from ..errors import InvalidArgument
-from ..options import parse_kv
+from ..options import split_kv
 from . import params
 from .output import emit
 
@@ -15,7 +16,7 @@ _EXAMPLES = """Examples:
 
 `kvart bench qwen2.5-coder-0.5b --prompt 512 --gen 64 --depth 0,2048`
 
-`kvart bench model.gguf --kv f16,f32 --threads 2 --json`
+`kvart bench model.gguf --kv f16,int4 --threads 2 --json`
 """
 
 
@@ -28,7 +29,10 @@ def bench(
     prompt: Annotated[int, typer.Option("--prompt", "-p", help="Tokens of the prefill test; 0 leaves it out.")] = 512,
     gen: Annotated[int, typer.Option("--gen", "-n", help="Tokens of the decode test; 0 leaves it out.")] = 64,
     depth: Annotated[str, typer.Option("--depth", "-d", help="Tokens of context before: a list with commas.")] = "0",
-    kv: Annotated[str, typer.Option("--kv", help="Cache formats: a list with commas.")] = "f16",
+    kv: params.KvList = "int4",
+    sinks: params.Sinks = 4,
+    window: params.Window = 0,
+    kv_dir: params.KvDir = None,
     threads: params.Threads = 0,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Runs of each test; the median counts.")] = 3,
     activations: params.Activations = "int8",
@@ -38,12 +42,17 @@ def bench(
     from ..bench import bench as measure
 
     depths = _depths(depth)
-    formats = split_formats(kv)
-    loaded = params.load(model, threads, activations)
+    formats = split_kv(kv)
+    session_options = {"sinks": sinks, "window": window}
+    options.session_options(**session_options)
+    loaded = params.load(model, threads, activations, kv_dir)
     if not json:
         print(f"{'test':8} {'tokens':>7} {'depth':>7} {'kv':>12} {'tok/s':>10} {'min':>10} {'max':>10} {'GB/s':>7}")
     for format in formats:
-        for row in measure(loaded, prompt=prompt, gen=gen, depths=depths, kv=format, repetitions=repetitions):
+        rows = measure(
+            loaded, prompt=prompt, gen=gen, depths=depths, kv=format, repetitions=repetitions, **session_options
+        )
+        for row in rows:
             if json:
                 emit(row)
             else:
@@ -59,16 +68,3 @@ def _depths(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InvalidArgument(f"--depth: expected numbers with commas such as 0,2048, found {text!r}") from None
-
-
-def split_formats(text: str) -> list[str]:
-    """["f16", "k=f32,v=f16"] of "f16,k=f32,v=f16": the comma inside a pair is not one between formats."""
-    formats: list[str] = []
-    for part in text.split(","):
-        if part.startswith("v=") and formats and formats[-1].startswith("k=") and "," not in formats[-1]:
-            formats[-1] += f",{part}"
-        else:
-            formats.append(part)
-    for format in formats:
-        parse_kv(format)
-    return formats

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import format, options
 from ..errors import Error, check_text, decode_utf8
+from ..transcript import messages_of
 from . import params
 from .output import bar, emit, note, print_error, show
 
@@ -22,8 +24,12 @@ _EXAMPLES = """Examples:
 
 `kvart chat model.gguf --system "Answer in French." --temperature 0`
 
+`kvart chat qwen2.5-coder-0.5b --session diary`
+
 `echo "What is a monad?" | kvart chat qwen2.5-coder-0.5b --json`
 """
+
+_SHOWN_TURNS = 2  # of a conversation that is taken up again
 
 _HELP = """/help   this list
 /reset  begin a new conversation
@@ -51,14 +57,18 @@ def chat(
     seed: params.Seed = None,
     stop: params.Stop = None,
     ctx: params.Ctx = 0,
-    kv: params.Kv = "f16",
+    kv: params.Kv = "int4",
+    sinks: params.Sinks = 4,
+    window: params.Window = 0,
     kv_layout: params.KvLayout = "paged",
+    kv_dir: params.KvDir = None,
+    session: params.SessionName = None,
     threads: params.Threads = 0,
     activations: params.Activations = "int8",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line of figures after each answer.")] = False,
     json: params.Json = False,
 ) -> None:
-    """Talk with a model. From a pipe, each line is a question."""
+    """Talk with a model. From a pipe, each line is a question. With --session the conversation outlives the process."""
     controls: dict[str, Any] = {
         "temperature": temperature,
         "top_k": top_k,
@@ -71,20 +81,30 @@ def chat(
         "seed": seed,
     }
     options.sampling(controls)
-    session_options: dict[str, Any] = {"kv": kv, "layout": kv_layout, "ctx": ctx}
+    session_options: dict[str, Any] = {
+        "name": session,
+        "kv": kv,
+        "sinks": sinks,
+        "window": window,
+        "layout": kv_layout,
+        "ctx": ctx,
+    }
     options.session_options(**session_options)
-    loaded = params.load(model, threads, activations)
-    conversation = Conversation(
-        loaded.session(**session_options),
-        system=system,
-        controls={**controls, "max_tokens": max_tokens, "stop": stop},
-        verbose=verbose,
-        json=json,
-    )
-    if sys.stdin.isatty():
-        conversation.interact(model)
-    elif not conversation.read_lines():
-        raise typer.Exit(2)
+    loaded = params.load(model, threads, activations, kv_dir, session)
+    with loaded.session(**session_options) as opened:
+        conversation = Conversation(
+            opened,
+            system=system,
+            controls={**controls, "max_tokens": max_tokens, "stop": stop},
+            verbose=verbose,
+            json=json,
+        )
+        if opened.name:
+            params.tell_resumed(opened)
+        if sys.stdin.isatty():
+            conversation.interact(model)
+        elif not conversation.read_lines():
+            raise typer.Exit(2)
 
 
 class Conversation:
@@ -98,10 +118,15 @@ class Conversation:
         self._verbose = verbose
         self._json = json
         self._first = [] if system is None else [{"role": "system", "content": check_text(system, "--system")}]
-        self._messages: list[dict[str, str]] = list(self._first)
+        held = messages_of(session.model.tokenizer, session.tokens)
+        if held and self._first:
+            held = [*self._first, *(message for message in held if message["role"] != "system")]
+        self._messages: list[dict[str, str]] = held or list(self._first)
+        self._resumed: dict[str, Any] | None = asdict(session.resumed) if session.resumed.existed else None
 
     def interact(self, name: str) -> None:
         """Until /exit or Ctrl-D."""
+        self._show_last_turns()
         note(f"{name}: type a message, or /help")
         while True:
             try:
@@ -132,6 +157,14 @@ class Conversation:
                 print_error(error, self._json)
                 fine = False
         return fine
+
+    def _show_last_turns(self) -> None:
+        turns = [message for message in self._messages if message["role"] in ("user", "assistant")]
+        for message in turns[-2 * _SHOWN_TURNS :]:
+            asked = message["role"] == "user"
+            note(f"> {message['content']}" if asked else message["content"])
+        if turns and turns[-1]["role"] == "user":
+            note("the last question has no answer yet: /retry")
 
     def _prompt(self) -> str:
         import readline  # noqa: F401  (input() then has a history and editing)
@@ -190,9 +223,10 @@ class Conversation:
                     "tokens": generation.token_ids,
                     "text": generation.text,
                     "stop": generation.stop,
-                    "stats": generation.stats,
+                    "stats": generation.stats | ({"resumed": self._resumed} if self._resumed else {}),
                 }
             )
+            self._resumed = None
             return
         show("\n")
         if generation.stop == "cancel":

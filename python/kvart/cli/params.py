@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import bar
+from .output import bar, note
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..model import Model, Session
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name that `kvart pull` knows, or the path of a GGUF file.")
@@ -17,7 +17,16 @@ ModelName = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Threads = Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 takes all cores.")]
 Activations = Annotated[str, typer.Option("--activations", help="int8, or f32: the slow reference.")]
-Kv = Annotated[str, typer.Option("--kv", help="Format of the cache: f16, f32, or k=FORMAT,v=FORMAT.")]
+Kv = Annotated[str, typer.Option("--kv", help="Format of the cache: int4, int8, f16, …, or k=FORMAT,v=FORMAT.")]
+KvList = Annotated[str, typer.Option("--kv", help="Cache formats: a list with commas.")]
+Sinks = Annotated[int, typer.Option("--sinks", help="First tokens that stay FP16 where the rest becomes integers.")]
+Window = Annotated[int, typer.Option("--window", help="Keep the sinks and about so many newest tokens; 0 keeps all.")]
+KvDir = Annotated[
+    str | None, typer.Option("--kv-dir", metavar="DIR", help="Keep the cache here; sessions have a default.")
+]
+SessionName = Annotated[
+    str | None, typer.Option("--session", metavar="NAME", help="Durable: the same name goes on where it ended.")
+]
 KvLayout = Annotated[str, typer.Option("--kv-layout", help="paged or contiguous.")]
 Ctx = Annotated[int, typer.Option("--ctx", help="Most tokens of context; 0 is what the model was trained for.")]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 always takes the likeliest token.")]
@@ -50,8 +59,23 @@ def parse_logit_bias(items: list[str] | None) -> dict[int, float]:
     return bias
 
 
-def load(name: str, threads: int, activations: str) -> Model:
+def load(name: str, threads: int, activations: str, kv_dir: str | None = None, session: str | None = None) -> Model:
+    """The model. A session's pages are in the usual directory unless another is given."""
+    from .. import manifest
     from ..model import Model
 
+    directory = str(manifest.kv_dir()) if kv_dir is None and session is not None else kv_dir
     with bar(f"loading {name}") as progress:
-        return Model(name, threads=threads, activations=activations, progress=progress)
+        return Model(name, threads=threads, activations=activations, kv_dir=directory, progress=progress)
+
+
+def tell_resumed(session: Session) -> None:
+    """What a durable session had, and what of it has to be computed again."""
+    found = session.resumed
+    if not found.existed:
+        note(f"{session.name}: a new session")
+        return
+    kept = found.from_pages + found.from_open_page
+    note(f"{session.name}: {found.tokens} tokens, {kept} with their K/V, {found.to_compute} to compute")
+    if found.note:
+        note(f"{session.name}: {found.note}")

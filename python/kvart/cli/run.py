@@ -23,6 +23,8 @@ _EXAMPLES = """Examples:
 `kvart run model.gguf - --temperature 0.7 --seed 1 < prompt.txt`
 
 `kvart run qwen2.5-coder-0.5b "The capital of France is" --no-cache --json`
+
+`kvart run qwen2.5-coder-0.5b "Once upon a time" --session tale`, and on with `kvart run qwen2.5-coder-0.5b "" --session tale`
 """
 
 
@@ -45,8 +47,12 @@ def run(
     seed: params.Seed = None,
     stop: params.Stop = None,
     ctx: params.Ctx = 0,
-    kv: params.Kv = "f16",
+    kv: params.Kv = "int4",
+    sinks: params.Sinks = 4,
+    window: params.Window = 0,
     kv_layout: params.KvLayout = "paged",
+    kv_dir: params.KvDir = None,
+    session: params.SessionName = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Recompute all for each token, and tell how much the cache saves.")
     ] = False,
@@ -55,8 +61,15 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of figures at the end.")] = False,
     json: params.Json = False,
 ) -> None:
-    """Continue a text."""
-    session_options: dict[str, Any] = {"kv": kv, "layout": kv_layout, "ctx": ctx}
+    """Continue a text, or the text of a durable session."""
+    session_options: dict[str, Any] = {
+        "name": session,
+        "kv": kv,
+        "sinks": sinks,
+        "window": window,
+        "layout": kv_layout,
+        "ctx": ctx,
+    }
     sampling: dict[str, Any] = {
         "temperature": temperature,
         "top_k": top_k,
@@ -73,10 +86,12 @@ def run(
     options.session_options(**session_options)
     options.integer("--max-tokens", max_tokens, 0)
     text = decode_utf8(sys.stdin.buffer.read(), "standard input") if prompt == "-" else prompt
-    if not text:
+    if not text and session is None:
         raise InvalidArgument("the prompt is empty; expected some text to continue")
+    if no_cache and session is not None:
+        raise InvalidArgument("--no-cache runs the text twice: leave --session out")
 
-    loaded = params.load(model, threads, activations)
+    loaded = params.load(model, threads, activations, kv_dir, session)
     controls = {"max_tokens": max_tokens, "stop": stop, **sampling}
     generation = _generate(loaded, text, {**session_options, "cache": not no_cache}, controls, quiet=json)
     stats = {**generation.stats, "load_seconds": loaded.stats["load_seconds"]}
@@ -110,8 +125,10 @@ def _generate(
 ) -> Generation:
     """Runs to the end, or to Ctrl-C, and shows the text meanwhile."""
     with model.session(**session_options) as session:
+        if session.name and not quiet:
+            params.tell_resumed(session)
         with bar("reading the prompt") as progress:
-            generation = session.generate(text, progress=progress, **controls)
+            generation = session.generate(text or None, progress=progress, **controls)
             try:
                 piece = next(generation, "")
             except KeyboardInterrupt:

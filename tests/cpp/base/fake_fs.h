@@ -1,5 +1,5 @@
-// A file system in memory that goes wrong on demand: stops at the n-th operation and tears it, runs full, loses or reorders what was not
-// synced, drops syncs. Locks work as the real ones do, between open files.
+// A file system in memory that goes wrong on demand: stops at the n-th operation and tears it, runs full, loses or
+// reorders what was not synced, drops syncs. Locks work as the real ones do, between open files.
 #pragma once
 
 #include <sys/mman.h>
@@ -24,13 +24,14 @@ class FakeFiles : public FileSystem {
  public:
   static constexpr size_t kMostBytes = 16 << 20;  // of a file: its memory never moves, so that it can be mapped
 
-  // ---- What goes wrong. Operations are all that change something: writes, allocations, truncations, syncs, renames, removals, creations.
-  int64_t operations = 0;        // so far
-  int64_t stop_at = -1;          // this one is torn (a part of it happens) and all after it fail: the process is gone
-  int64_t fail_at = -1;          // this one, if it needs room, is torn and fails with kFull …
-  int64_t fail_count = 1;        // … and so do those after it, so many in all
-  bool drop_syncs = false;       // syncs succeed and do nothing
-  int64_t now = 1'000'000;       // the clock
+  // ---- What goes wrong. Operations are all that change something: writes, allocations, truncations, syncs, renames,
+  // removals, creations.
+  int64_t operations = 0;   // so far
+  int64_t stop_at = -1;     // this one is torn (a part of it happens) and all after it fail: the process is gone
+  int64_t fail_at = -1;     // this one, if it needs room, is torn and fails with kFull …
+  int64_t fail_count = 1;   // … and so do those after it, so many in all
+  bool drop_syncs = false;  // syncs succeed and do nothing
+  int64_t now = 1'000'000;  // the clock
   std::mt19937 random{1};
 
   // After the process was killed: what it wrote is there. Locks are gone, the stop is lifted.
@@ -145,7 +146,8 @@ class FakeFiles : public FileSystem {
     std::vector<std::string> names;
     const std::string prefix = directory + "/";
     for (const auto& [path, node] : nodes_) {
-      if (path.starts_with(prefix) && path.find('/', prefix.size()) == std::string::npos) names.push_back(path.substr(prefix.size()));
+      if (path.starts_with(prefix) && path.find('/', prefix.size()) == std::string::npos)
+        names.push_back(path.substr(prefix.size()));
     }
     return names;
   }
@@ -166,9 +168,9 @@ class FakeFiles : public FileSystem {
     std::vector<uint8_t> bytes;
   };
   struct Node {
-    std::shared_ptr<uint8_t> data{static_cast<uint8_t*>(mmap(nullptr, kMostBytes, PROT_READ | PROT_WRITE,
-                                                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
-                                  [](uint8_t* p) { munmap(p, kMostBytes); }};
+    std::shared_ptr<uint8_t> data{
+        static_cast<uint8_t*>(mmap(nullptr, kMostBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+        [](uint8_t* p) { munmap(p, kMostBytes); }};
     uint64_t size = 0;
     int64_t modified = 0;
     std::vector<uint8_t> durable;
@@ -212,14 +214,16 @@ class FakeFiles : public FileSystem {
     }
     Status Read(uint64_t offset, void* to, size_t n) const override {
       const std::lock_guard<std::mutex> lock(files_.mutex_);
-      if (offset > node_->size || n > node_->size - offset) return Status(StatusCode::kCorrupt, path_ + " ends too soon", path_);
+      if (offset > node_->size || n > node_->size - offset)
+        return Status(StatusCode::kCorrupt, path_ + " ends too soon", path_);
       std::memcpy(to, node_->data.get() + offset, n);
       return Status::Ok();
     }
     Status Write(uint64_t offset, const void* from, size_t n) override {
       const std::lock_guard<std::mutex> lock(files_.mutex_);
       if (!writable_) return Status(StatusCode::kIo, path_ + " is not open for writing", path_);
-      if (offset > kMostBytes || n > kMostBytes - offset) return Status(StatusCode::kFull, path_ + " is too large", path_);
+      if (offset > kMostBytes || n > kMostBytes - offset)
+        return Status(StatusCode::kFull, path_ + " is too large", path_);
       const auto [status, part] = files_.Operation(path_, n, true);
       if (part > 0) node_->Write(offset, static_cast<const uint8_t*>(from), part);
       node_->modified = files_.now;
@@ -227,7 +231,8 @@ class FakeFiles : public FileSystem {
     }
     Status Allocate(uint64_t offset, uint64_t n) override {
       const std::lock_guard<std::mutex> lock(files_.mutex_);
-      if (offset > kMostBytes || n > kMostBytes - offset) return Status(StatusCode::kFull, path_ + " is too large", path_);
+      if (offset > kMostBytes || n > kMostBytes - offset)
+        return Status(StatusCode::kFull, path_ + " is too large", path_);
       const auto [status, part] = files_.Operation(path_, n, true);
       if (offset + part > node_->size) {
         const std::vector<uint8_t> zeros(offset + part - node_->size);
@@ -262,6 +267,11 @@ class FakeFiles : public FileSystem {
     void Unlock(uint64_t byte) override {
       const std::lock_guard<std::mutex> lock(files_.mutex_);
       node_->locks[byte].erase(this);
+    }
+    bool IsLocked(uint64_t byte) const override {
+      const std::lock_guard<std::mutex> lock(files_.mutex_);
+      const auto& holders = node_->locks[byte];
+      return std::any_of(holders.begin(), holders.end(), [this](const auto& h) { return h.first != this && h.second; });
     }
     bool IsAt(const std::string& path) const override {
       const std::lock_guard<std::mutex> lock(files_.mutex_);

@@ -78,9 +78,13 @@ TEST_P(Files, LocksBelongToOpenFiles) {
   ASSERT_TRUE(a->TryLock(7, false).ok());
   ASSERT_TRUE(b->TryLock(7, false).ok());
   EXPECT_EQ(a->TryLock(7, true).code(), StatusCode::kBusy);
+  EXPECT_FALSE(a->IsLocked(7));  // not by one alone
   b->Unlock(7);
   ASSERT_TRUE(a->TryLock(7, true).ok());
   EXPECT_EQ(b->TryLock(7, false).code(), StatusCode::kBusy);
+  EXPECT_TRUE(b->IsLocked(7));
+  EXPECT_TRUE(Open("x", OpenMode::kRead)->IsLocked(7));
+  EXPECT_FALSE(a->IsLocked(7));  // by itself
   EXPECT_TRUE(b->TryLock(8, true).ok());
   {
     const auto c = Open("x");
@@ -111,7 +115,8 @@ TEST_P(Files, NamesAndDirectories) {
   EXPECT_TRUE(a->Sync().ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(RealAndFake, Files, testing::Bool(), [](const auto& info) { return info.param ? "Real" : "Fake"; });
+INSTANTIATE_TEST_SUITE_P(RealAndFake, Files, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Real" : "Fake"; });
 
 TEST(SystemFiles, FilesAreForThisUserAloneAndOthersAreRefused) {
   const std::string directory = testing::TempDir() + "kvart_fs_mode_" + std::to_string(getpid());
@@ -135,7 +140,10 @@ TEST(SystemFiles, LocksHoldAgainstOtherProcesses) {
   const pid_t child = fork();
   if (child == 0) {
     const auto mine = SystemFiles().Open(path, OpenMode::kCreate);
-    _exit(mine.ok() && mine.value()->TryLock(3, false).code() == StatusCode::kBusy && mine.value()->TryLock(4, true).ok() ? 0 : 1);
+    _exit(mine.ok() && mine.value()->TryLock(3, false).code() == StatusCode::kBusy &&
+                  mine.value()->TryLock(4, true).ok()
+              ? 0
+              : 1);
   }
   int status = 1;
   waitpid(child, &status, 0);

@@ -17,7 +17,9 @@ std::string HexOf(const Sha256::Digest& digest) {
   }
   return text;
 }
-std::string Sha(const std::string& text) { return HexOf(Sha256::Of(text.data(), text.size())); }
+std::string Sha(const std::string& text) {
+  return HexOf(Sha256::Of(text.data(), text.size()));
+}
 
 TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(Sha(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");

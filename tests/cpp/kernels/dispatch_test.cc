@@ -61,16 +61,22 @@ TEST(DispatchTest, UnknownNameTellsWhatThereIs) {
 
 TEST(DispatchTest, TablesAreWhole) {
   for (const KernelTable* table : UsableKernels()) {
-    EXPECT_TRUE(table->attend_merge && table->rms_norm && table->quantize && table->silu_mul && table->to_half)
+    EXPECT_TRUE(table->softmax && table->attend_merge && table->rms_norm && table->quantize && table->silu_mul &&
+                table->to_half)
         << table->name;
     for (const DType type : testing::kAllTypes) {
       EXPECT_NE(FindMatmul(*table, type, Activations::kFloat), nullptr) << table->name << " " << Info(type).name;
       EXPECT_NE(FindMatmul(*table, type, Activations::kInt8), nullptr) << table->name << " " << Info(type).name;
     }
-    for (const DType k : {DType::kF16, DType::kF32}) {
-      for (const DType v : {DType::kF16, DType::kF32}) EXPECT_NE(FindAttendPage(*table, k, v), nullptr) << table->name;
+    for (const char* name : {"f32", "f16", "int8", "int4", "int4-sym", "int4-token", "int4-knorm", "int8-g64"}) {
+      const KvFormats formats = ParseKvFormats(name, name).value();
+      EXPECT_NE(FindScore(*table, formats.k), nullptr) << table->name << " " << name;
+      EXPECT_NE(FindMix(*table, formats.v), nullptr) << table->name << " " << name;
     }
-    EXPECT_EQ(FindAttendPage(*table, DType::kQ8_0, DType::kF16), nullptr);
+    KvFormat unknown;
+    unknown.code = static_cast<KvCode>(9);
+    EXPECT_EQ(FindScore(*table, unknown), nullptr);
+    EXPECT_EQ(FindMix(*table, unknown), nullptr);
     const std::string suffix = std::string("_") + table->name;
     for (const MatmulKernel& kernel : table->matmul) {
       const std::string want = "matmul_" + std::string(Info(kernel.type).name) +

@@ -177,28 +177,19 @@ TEST(RowsAccuracyTest, Silu) {
   }
 }
 
-// Exp2 itself is not in the table; attention with one channel and two tokens shows it: p = Exp2(s - m) = l - 1.
+// Exp2 itself is not in the table; the softmax of two scores, 0 and x, shows it.
 float Exp2Of(const KernelTable& table, float x) {  // x <= 0
-  std::array<float, 64> k = {}, v = {}, q = {}, o = {};
-  k[0] = 0.0f;
-  k[1] = x;
-  v[8] = 1.0f;  // the second token's value: o[0] = fma(p1, 1, p0 * 0)
-  q[0] = 1.0f;
+  alignas(32) float s[1][kMaxPageTokens] = {{0.0f, x}};
   const int32_t visible = 2;
   float m = 0, l = 0;
-  AttendPageArgs args;
-  args.k = k.data();
-  args.v = v.data();
-  args.head_dim = 8;
-  args.n_tokens = args.group = 1;
-  args.q = q.data();
-  args.q_stride = 8;
+  SoftmaxArgs args;
+  args.n_rows = 1;
   args.visible = &visible;
+  args.s = s;
   args.m = &m;
   args.l = &l;
-  args.o = o.data();
-  FindAttendPage(table, DType::kF32, DType::kF32)->run(args);
-  return o[0];
+  table.softmax(args);
+  return s[0][1];
 }
 
 TEST_P(RowsTest, Exp2) {

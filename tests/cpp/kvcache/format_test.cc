@@ -19,8 +19,12 @@ namespace {
 constexpr int kTokens = 8, kDim = 8, kSinks = 2;
 
 // The document's text: keys and values of token t, channel c. All are halves.
-float Key(int t, int c) { return static_cast<float>(c) - 3.5f + 0.25f * static_cast<float>((t * 3 + c) % 8); }
-float Value(int t, int c) { return 0.5f * static_cast<float>(t) - 0.125f * static_cast<float>(c * c % 7); }
+float Key(int t, int c) {
+  return static_cast<float>(c) - 3.5f + 0.25f * static_cast<float>((t * 3 + c) % 8);
+}
+float Value(int t, int c) {
+  return 0.5f * static_cast<float>(t) - 0.125f * static_cast<float>(c * c % 7);
+}
 
 std::vector<uint16_t> Rows(float (*f)(int, int), int tokens) {
   std::vector<uint16_t> rows;
@@ -48,7 +52,8 @@ Example MakeExample(FileSystem* files) {
   e.keys.Encode(Rows(Key, kTokens).data(), kSinks, e.page_payload.data());
   e.values.Encode(Rows(Value, kTokens).data(), kSinks, e.page_payload.data() + e.keys.bytes());
   for (const auto f : {Key, Value}) {
-    for (const uint16_t half : Rows(f, kSinks)) e.sinks_payload.insert(e.sinks_payload.end(), {uint8_t(half), uint8_t(half >> 8)});
+    for (const uint16_t half : Rows(f, kSinks))
+      e.sinks_payload.insert(e.sinks_payload.end(), {uint8_t(half), uint8_t(half >> 8)});
   }
   e.options.payload_bytes = e.page_payload.size();
   e.options.k_format = e.options.v_format = "int4";
@@ -128,8 +133,10 @@ TEST(Format, TheDocumentsBytesAreWhatTheCodeWrites) {
   const auto document = Document();
   for (const auto& [name, bytes] : written) {
     const auto found = document.find(name);
-    EXPECT_TRUE(found != document.end() && std::equal(bytes.begin(), bytes.end(), found->second.begin(), found->second.end()))
-        << "FORMAT.md should have\n```hex " << name << "\n" << Dump(bytes) << "```";
+    EXPECT_TRUE(found != document.end() &&
+                std::equal(bytes.begin(), bytes.end(), found->second.begin(), found->second.end()))
+        << "FORMAT.md should have\n```hex " << name << "\n"
+        << Dump(bytes) << "```";
   }
   EXPECT_EQ(document.size(), written.size());
 }

@@ -86,7 +86,9 @@ TEST(SlotIndex, AReaderFollowsTheWriter) {
   EXPECT_FALSE(files.Exists("/i.new"));
   const auto bytes = files.Contents("/i");
   uint64_t used = 0;
-  for (size_t at = 16; at < bytes.size(); at += 16) used += std::any_of(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(at) + 8, [](uint8_t b) { return b != 0; });
+  for (size_t at = 16; at < bytes.size(); at += 16)
+    used += std::any_of(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(at) + 8,
+                        [](uint8_t b) { return b != 0; });
   EXPECT_EQ(used, 2000u);
   EXPECT_LE(used * 32, bytes.size());
 }

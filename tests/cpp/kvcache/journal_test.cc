@@ -127,7 +127,8 @@ TEST(Journal, IsForOneProcessAndNamesIt) {
   auto journal = Open(&files, &replay);
   const auto second = Journal::Open("/kv/sessions", "talk", Options(&files), &replay);
   EXPECT_EQ(second.status().code(), StatusCode::kBusy);
-  EXPECT_NE(second.status().message().find("process " + std::to_string(getpid())), std::string::npos) << second.status().message();
+  EXPECT_NE(second.status().message().find("process " + std::to_string(getpid())), std::string::npos)
+      << second.status().message();
   EXPECT_EQ(Journal::Remove(files, "/kv/sessions", "talk").code(), StatusCode::kBusy);
   const auto list = Journal::List(files, "/kv/sessions").value();
   ASSERT_EQ(list.size(), 1u);
@@ -138,10 +139,11 @@ TEST(Journal, IsForOneProcessAndNamesIt) {
 }
 
 TEST(Journal, Names) {
-  for (const char* good : {"a", "manual", "2024-01-02_x.y", "A.b-c_D"}) EXPECT_TRUE(CheckSessionName(good).ok()) << good;
-  for (const std::string& bad : {std::string(), std::string("."), std::string(".."), std::string("../x"), std::string("a/b"),
-                                 std::string("a b"), std::string("-x"), std::string("_x"), std::string("ü"), std::string("a\0b", 3),
-                                 std::string(101, 'a'), std::string("a\n")}) {
+  for (const char* good : {"a", "manual", "2024-01-02_x.y", "A.b-c_D"})
+    EXPECT_TRUE(CheckSessionName(good).ok()) << good;
+  for (const std::string& bad : {std::string(), std::string("."), std::string(".."), std::string("../x"),
+                                 std::string("a/b"), std::string("a b"), std::string("-x"), std::string("_x"),
+                                 std::string("ü"), std::string("a\0b", 3), std::string(101, 'a'), std::string("a\n")}) {
     EXPECT_EQ(CheckSessionName(bad).code(), StatusCode::kInvalidArgument) << bad;
     FakeFiles files;
     Replay replay;
@@ -232,8 +234,8 @@ Progress Work(FakeFiles& files, Progress progress) {
     }
     size_t same = 0;
     while (same < states[i].size() && same < states[i - 1].size() && states[i][same] == states[i - 1][same]) ++same;
-    const Status status = same < states[i - 1].size() ? journal->Rewind(same)
-                                                      : journal->Append(std::span(states[i]).subspan(same));
+    const Status status =
+        same < states[i - 1].size() ? journal->Rewind(same) : journal->Append(std::span(states[i]).subspan(same));
     if (!status.ok() || !alive()) return progress;
     progress.done = i;
     if (i % 3 == 1 && journal->Sync().ok() && alive()) progress.synced = i;
@@ -248,7 +250,8 @@ Progress Work(FakeFiles& files, Progress progress) {
   return progress;
 }
 
-// What is there is a state that was gone through, not before `least` and not behind the one that was tried last; then it goes on.
+// What is there is a state that was gone through, not before `least` and not behind the one that was tried last; then
+// it goes on.
 void CheckJournal(FakeFiles& files, const Progress& done, size_t least, const std::string& what) {
   SCOPED_TRACE(what);
   const auto states = States();
@@ -307,6 +310,24 @@ TEST(JournalFaults, PowerCutAtEveryOperation) {
   }
 }
 
+// A record of ids exactly as long as the open page that it takes the place of: were the old one to come back, what
+// follows would be read without what was between.
+TEST(JournalFaults, AnOpenPageDoesNotComeBackWithNewIdsBehindIt) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    FakeFiles files;
+    files.random.seed(seed);
+    Replay replay;
+    auto journal = Open(&files, &replay);
+    ASSERT_TRUE(journal->Append(Ids(0, 20)).ok() && journal->WriteOpenPage(PageAt(18, 2, 24)).ok());
+    ASSERT_TRUE(journal->Sync().ok() && journal->Append(Ids(20, 10)).ok() && journal->Append(Ids(30, 1)).ok());
+    files.PowerCut();
+    journal = nullptr;
+    Open(&files, &replay);
+    EXPECT_GE(replay.ids.size(), 20u);
+    EXPECT_EQ(replay.ids, Ids(0, static_cast<int>(replay.ids.size()))) << "seed " << seed;
+  }
+}
+
 TEST(JournalFaults, AFullDiskFailsTheOneCallAndLosesNothing) {
   FakeFiles whole;
   Work(whole, {});
@@ -323,13 +344,16 @@ TEST(JournalFaults, AFullDiskFailsTheOneCallAndLosesNothing) {
     ASSERT_TRUE(opened.ok()) << fail << opened.status().message();
     std::vector<int32_t> ids;
     for (int i = 0; i < 30; ++i) {
-      const Status status = i % 7 == 6 ? opened.value()->Rewind(ids.size() - 2) : opened.value()->Append(Ids(i * 10, 1 + i % 3));
+      const Status status =
+          i % 7 == 6 ? opened.value()->Rewind(ids.size() - 2) : opened.value()->Append(Ids(i * 10, 1 + i % 3));
       if (!status.ok()) {
         EXPECT_EQ(status.code(), StatusCode::kFull);
         continue;
       }
-      if (i % 7 == 6) ids.resize(ids.size() - 2);
-      else for (const int32_t id : Ids(i * 10, 1 + i % 3)) ids.push_back(id);
+      if (i % 7 == 6)
+        ids.resize(ids.size() - 2);
+      else
+        for (const int32_t id : Ids(i * 10, 1 + i % 3)) ids.push_back(id);
       EXPECT_EQ(opened.value()->tokens(), ids.size());
     }
     opened = Status(StatusCode::kIo, "closed");
@@ -349,7 +373,9 @@ TEST(JournalFaults, CutOffAndFlippedAnywhere) {
   }
   const std::vector<uint8_t> good = files.Contents(kPath);
   const std::vector<std::vector<int32_t>> states = {{}, Ids(0, 5), Ids(0, 7), Ids(0, 6)};
-  const auto is_state = [&](const std::vector<int32_t>& ids) { return std::find(states.begin(), states.end(), ids) != states.end(); };
+  const auto is_state = [&](const std::vector<int32_t>& ids) {
+    return std::find(states.begin(), states.end(), ids) != states.end();
+  };
   for (size_t size = 0; size <= good.size(); ++size) {
     files.SetContents(kPath, {good.begin(), good.begin() + static_cast<ptrdiff_t>(size)});
     const auto journal = Journal::Open("/kv/sessions", "talk", Options(&files), &replay);
@@ -382,7 +408,8 @@ TEST(JournalFaults, HostileRecords) {
   const std::vector<uint8_t> good = files.Contents(kPath);
   for (const uint32_t n : {0xffffffffu, 0xfffffffdu, 0x7fffffffu, 1000u, 13u}) {
     std::vector<uint8_t> bad = good;
-    for (const uint32_t word : {1u, n, 0u, 0u}) bad.insert(bad.end(), {uint8_t(word), uint8_t(word >> 8), uint8_t(word >> 16), uint8_t(word >> 24)});
+    for (const uint32_t word : {1u, n, 0u, 0u})
+      bad.insert(bad.end(), {uint8_t(word), uint8_t(word >> 8), uint8_t(word >> 16), uint8_t(word >> 24)});
     files.SetContents(kPath, bad);
     Open(&files, &replay);
     EXPECT_EQ(replay.ids, Ids(0, 3));

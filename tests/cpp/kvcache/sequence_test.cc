@@ -79,7 +79,7 @@ class Layouts : public testing::TestWithParam<bool> {
     Cache cache;
     if (GetParam()) {
       pool_ = PagePool::New(Small(), HostMemory()).value();
-      cache.kv = NewPagedSequence(pool_, nullptr).value();
+      cache.kv = NewPagedSequence(pool_, nullptr, 0).value();
     } else {
       cache.kv = NewContiguousSequence(Small(), HostMemory()).value();
     }
@@ -140,7 +140,7 @@ TEST_P(Layouts, RewindBeyondTheEndIsRefused) {
 TEST(Paged, ForksShareFullPagesAndCopyOnlyTheOneWrittenTo) {
   std::mt19937 rng(3);
   auto pool = PagePool::New(Small(), HostMemory()).value();
-  Cache a{NewPagedSequence(pool, nullptr).value(), {}};
+  Cache a{NewPagedSequence(pool, nullptr, 0).value(), {}};
   a.Append(16 * 3 + 5, rng);
   EXPECT_EQ(pool->pages_in_use(), 4u);
   Cache b{a.kv->Fork().value(), a.plain};
@@ -160,7 +160,7 @@ TEST(Paged, PagesAreReused) {
   std::mt19937 rng(3);
   auto pool = PagePool::New(Small(), HostMemory()).value();
   for (int i = 0; i < 50; ++i) {
-    Cache a{NewPagedSequence(pool, nullptr).value(), {}};
+    Cache a{NewPagedSequence(pool, nullptr, 0).value(), {}};
     a.Append(40, rng);
   }
   EXPECT_EQ(pool->pages_in_use(), 0u);
@@ -185,7 +185,7 @@ TEST(Memory, AFailedReservationChangesNothing) {
   std::mt19937 rng(3);
   FailingMemory memory;
   memory.left = 3;
-  Cache cache{NewPagedSequence(PagePool::New(Small(), memory).value(), nullptr).value(), {}};
+  Cache cache{NewPagedSequence(PagePool::New(Small(), memory).value(), nullptr, 0).value(), {}};
   cache.Append(20, rng);
   const Status status = cache.kv->Reserve(100);
   EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);

@@ -1,5 +1,6 @@
-// The store's writer is stopped at every operation, by a kill and by a power cut; bits flip, files end early, disks fill. What must hold:
-// a page that is served is the page that was put; after a kill what was put is there; after a power cut what was synced is there.
+// The store's writer is stopped at every operation, by a kill and by a power cut; bits flip, files end early, disks
+// fill. What must hold: a page that is served is the page that was put; after a kill what was put is there; after a
+// power cut what was synced is there.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +19,8 @@ struct Progress {
   std::set<int> put, synced;
 };
 
-// Puts ten texts and syncs after every third, in a store of few slots when there is a budget: then texts take each other's slots.
+// Puts ten texts and syncs after every third, in a store of few slots when there is a budget: then texts take each
+// other's slots.
 Progress Work(FakeFiles& files, uint64_t budget) {
   Progress done;
   const auto store = PageStore::Open("/kv", TestGeometry(), TestOptions(&files, budget));
@@ -26,13 +28,15 @@ Progress Work(FakeFiles& files, uint64_t budget) {
   for (int text = 0; text < 10; ++text) {
     ++files.now;
     const bool put = Put(*store.value(), MakePage(text)).ok();
-    if (put && (files.stop_at < 0 || files.operations <= files.stop_at)) done.put.insert(text);  // who is dead has put nothing
+    if (put && (files.stop_at < 0 || files.operations <= files.stop_at))
+      done.put.insert(text);  // who is dead has put nothing
     if (text % 3 == 2 && store.value()->Sync().ok()) done.synced = done.put;
   }
   return done;
 }
 
-// After the restart: nothing wrong is served, all of `must` is there, and the store works. Returns how many pages were lost.
+// After the restart: nothing wrong is served, all of `must` is there, and the store works. Returns how many pages were
+// lost.
 int CheckStore(FakeFiles& files, uint64_t budget, const std::set<int>& must, const std::string& what) {
   SCOPED_TRACE(what);
   StorePtr store = OpenStore(&files, budget);
@@ -145,7 +149,8 @@ TEST_P(Faults, FullDiskAtEveryOperation) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Slots, Faults, testing::Values(0, 3), [](const auto& info) { return info.param ? "Few" : "Many"; });
+INSTANTIATE_TEST_SUITE_P(Slots, Faults, testing::Values(0, 3),
+                         [](const auto& info) { return info.param ? "Few" : "Many"; });
 
 // The next byte to try: each near a slot's beginning, some of what is between.
 size_t NextByte(size_t byte, size_t step) {
@@ -188,7 +193,7 @@ TEST(Damage, ABitFlippedAnywhere) {
     }
     if (testing::Test::HasFailure()) return;
   }
-  EXPECT_EQ(refused, 148);  // every byte that its checksum covers, and the checksum
+  EXPECT_EQ(refused, 148);                                // every byte that its checksum covers, and the checksum
   EXPECT_EQ(missed, 3 * (88 + 32 + 200) + 88 + 32 + 64);  // every byte of heads, ids and payloads but the last use
 }
 
@@ -224,7 +229,8 @@ TEST(Damage, CutOffAnywhere) {
     for (size_t i = 0; i < pages.size(); ++i) {
       const size_t whole = 16384 * (i + 1) + 1024 + pages[i].payload.size();
       const bool there = Holds(*store.value(), pages[i]);
-      EXPECT_TRUE(size >= whole ? there : size > whole - 8 || !there) << size;  // a payload that ends in zeros is whole a little sooner
+      EXPECT_TRUE(size >= whole ? there : size > whole - 8 || !there)
+          << size;  // a payload that ends in zeros is whole a little sooner
     }
     for (const TestPage& page : pages) EXPECT_TRUE(Put(*store.value(), page).ok());
     for (const TestPage& page : pages) EXPECT_TRUE(Holds(*store.value(), page));
@@ -232,7 +238,8 @@ TEST(Damage, CutOffAnywhere) {
   }
 }
 
-// Random operations against a plain map of what was put; the budget makes pages vanish, so a miss is allowed unless the page is held.
+// Random operations against a plain map of what was put; the budget makes pages vanish, so a miss is allowed unless the
+// page is held.
 TEST(Random, AgainstAPlainMap) {
   for (unsigned seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);

@@ -1,4 +1,5 @@
-// What a page store promises: in memory and in a file alike, then what only a file can do. Faults are in store_fault_test.cc.
+// What a page store promises: in memory and in a file alike, then what only a file can do. Faults are in
+// store_fault_test.cc.
 #include "kvcache/store.h"
 
 #include <sys/stat.h>
@@ -38,8 +39,8 @@ TEST_P(Store, FindsWhatWasPutAndNothingElse) {
   EXPECT_TRUE(Holds(*store, first));
   EXPECT_TRUE(Holds(*store, sinks));
   for (const auto& change : std::vector<std::function<void(SlotHead&)>>{
-           [](SlotHead& h) { ++h.ids[3]; }, [](SlotHead& h) { h.previous[31] ^= 1; }, [](SlotHead& h) { h.name[20] ^= 1; },
-           [](SlotHead& h) { h.name[0] ^= 1; }, [](SlotHead& h) { ++h.page; },
+           [](SlotHead& h) { ++h.ids[3]; }, [](SlotHead& h) { h.previous[31] ^= 1; },
+           [](SlotHead& h) { h.name[20] ^= 1; }, [](SlotHead& h) { h.name[0] ^= 1; }, [](SlotHead& h) { ++h.page; },
            [](SlotHead& h) { h.kind = SlotKind::kSinks, h.ids.clear(); }}) {
     SlotHead other = page.head;
     change(other);
@@ -116,7 +117,8 @@ TEST_P(Store, AHundredTextsStayWithinTheBudget) {
     files_.now += 1;
     std::vector<RefPtr> session;
     for (int number = 0; number < 8; ++number) session.push_back(Put(*store, MakePage(text, number)).value());
-    for (int number = 0; number < 8; ++number) EXPECT_TRUE(Same(session[static_cast<size_t>(number)], MakePage(text, number)));
+    for (int number = 0; number < 8; ++number)
+      EXPECT_TRUE(Same(session[static_cast<size_t>(number)], MakePage(text, number)));
   }
   const StoreStats stats = store->stats();
   EXPECT_EQ(stats.slots, 10u);
@@ -132,7 +134,8 @@ TEST_P(Store, ARefOutlivesTheStore) {
   EXPECT_TRUE(Same(ref, MakePage(1)));
 }
 
-INSTANTIATE_TEST_SUITE_P(MemoryAndFile, Store, testing::Bool(), [](const auto& info) { return info.param ? "File" : "Memory"; });
+INSTANTIATE_TEST_SUITE_P(MemoryAndFile, Store, testing::Bool(),
+                         [](const auto& info) { return info.param ? "File" : "Memory"; });
 
 // ---- In a file.
 
@@ -176,7 +179,9 @@ TEST(FileStore, RefusesWhatDoesNotFitByName) {
     const auto store = PageStore::Open("/kv", g, o);
     return store.ok() ? "opened" : store.status().message();
   };
-  const auto has = [](const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; };
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
   KvGeometry g = TestGeometry();
   g.n_layers = 3;
   EXPECT_TRUE(has(refusal(g, TestOptions(&files)), "layers: 1; wanted 3"));
@@ -220,7 +225,8 @@ TEST(FileStore, RefusesWhatDoesNotFitByName) {
   EXPECT_TRUE(has(patched(12, 1), "byte order"));
   EXPECT_TRUE(has(patched(30, 1), "header checksum"));
   files.SetContents(kTestPages, {good.begin(), good.begin() + 5000});
-  EXPECT_TRUE(has(refusal(TestGeometry(), TestOptions(&files)), "has 5000 bytes; wanted a page store's header of 16384"));
+  EXPECT_TRUE(
+      has(refusal(TestGeometry(), TestOptions(&files)), "has 5000 bytes; wanted a page store's header of 16384"));
   files.SetContents(kTestPages, {'G', 'G', 'U', 'F', 1, 2, 3, 4});
   EXPECT_TRUE(has(refusal(TestGeometry(), TestOptions(&files)), "has 8 bytes; wanted"));
   EXPECT_EQ(files.Contents(kTestPages).size(), 8u) << "what is not ours was left alone";
@@ -237,8 +243,39 @@ TEST(FileStore, ASecondOpenerReadsAndKeepsItsOwnPagesInMemory) {
   EXPECT_FALSE(Holds(*writer, MakePage(2)));
   EXPECT_EQ(files.Contents(kTestPages), before);
   EXPECT_FALSE(reader->stats().writable);
-  for (int text = 10; text < 400; ++text) ASSERT_TRUE(Put(*writer, MakePage(text)).ok());  // the file and the index grow meanwhile
+  for (int text = 10; text < 400; ++text)
+    ASSERT_TRUE(Put(*writer, MakePage(text)).ok());  // the file and the index grow meanwhile
   for (int text = 10; text < 400; ++text) EXPECT_TRUE(Holds(*reader, MakePage(text)));
+}
+
+TEST(FileStore, AReaderBecomesTheWriterWhenThatOneIsGone) {
+  FakeFiles files;
+  StorePtr first = OpenStore(&files, 4);
+  const StorePtr second = OpenStore(&files, 4);
+  ASSERT_TRUE(Put(*first, MakePage(1)).ok());
+  ASSERT_TRUE(Put(*second, MakePage(2)).ok());
+  RefPtr shared = second->Find(MakePage(1).head).value(), mine = second->Find(MakePage(2).head).value();
+  first = nullptr;
+  EXPECT_FALSE(second->stats().writable);
+  ASSERT_TRUE(Put(*second, MakePage(3)).ok());
+  EXPECT_TRUE(second->stats().writable);
+  for (int text = 10; text < 30; ++text) {
+    ++files.now;
+    ASSERT_TRUE(Put(*second, MakePage(text)).ok());
+  }
+  EXPECT_TRUE(Same(shared, MakePage(1)));
+  EXPECT_TRUE(Same(mine, MakePage(2)));
+  const StorePtr third = OpenStore(&files, 4);
+  EXPECT_FALSE(third->stats().writable);
+  EXPECT_TRUE(Holds(*third, MakePage(29)));
+  EXPECT_TRUE(Holds(*third, MakePage(1)));
+  EXPECT_FALSE(Holds(*third, MakePage(2)));
+  shared = nullptr;
+  for (int text = 30; text < 34; ++text) {
+    ++files.now;
+    ASSERT_TRUE(Put(*second, MakePage(text)).ok());
+  }
+  EXPECT_FALSE(Holds(*third, MakePage(1)));
 }
 
 TEST(FileStore, NoSlotIsGivenAwayWhileAnyReaderHoldsIt) {
@@ -275,6 +312,10 @@ TEST(FileStore, AReaderThatKnewASlotChecksItAnew) {
     EXPECT_TRUE(Holds(*reader, MakePage(text % 3)));
     EXPECT_FALSE(Holds(*reader, MakePage((text + 1) % 3)));
   }
+  ++files.now;
+  ASSERT_TRUE(Put(*writer, MakePage(7)).ok());
+  files.Flip(kTestPages, 16384 + 1024 + 50, 4);
+  EXPECT_FALSE(Holds(*reader, MakePage(7))) << "the payload was not looked at";
 }
 
 TEST(FileStore, LastUseSurvivesReopening) {
@@ -342,7 +383,9 @@ TEST(FileStore, ADamagedPageIsAMissAndItsSlotIsUsedAgain) {
 
 class RealStore : public testing::Test {
  protected:
-  RealStore() : directory_(testing::TempDir() + "kvart_store_" + std::to_string(getpid())) { std::filesystem::remove_all(directory_); }
+  RealStore() : directory_(testing::TempDir() + "kvart_store_" + std::to_string(getpid())) {
+    std::filesystem::remove_all(directory_);
+  }
   ~RealStore() override { std::filesystem::remove_all(directory_); }
   StorePtr Open(uint64_t budget = 0, int sync_ms = 0) {
     StoreOptions o = TestOptions(nullptr, budget);
@@ -442,7 +485,8 @@ TEST_F(RealStore, OffsetsBeyondFourGigabytes) {
   store = nullptr;
   const std::string path = directory_ + "/abababababababab.pages";
   const uint64_t slots = (uint64_t{5} << 30) / kTestSlotBytes;
-  if (truncate(path.c_str(), static_cast<off_t>(16384 + slots * kTestSlotBytes)) != 0) GTEST_SKIP() << "no sparse files here";
+  if (truncate(path.c_str(), static_cast<off_t>(16384 + slots * kTestSlotBytes)) != 0)
+    GTEST_SKIP() << "no sparse files here";
   struct stat info {};
   if (stat(path.c_str(), &info) != 0 || info.st_blocks > 1 << 20) GTEST_SKIP() << "no sparse files here";
   {
@@ -454,7 +498,8 @@ TEST_F(RealStore, OffsetsBeyondFourGigabytes) {
   EXPECT_EQ(store->stats().slots, slots);
   const RefPtr first = store->Find(MakePage(1).head).value();
   ASSERT_NE(first, nullptr);
-  for (int text = 2; text < 8; ++text) EXPECT_TRUE(Same(Put(*store, MakePage(text)).value(), MakePage(text)));  // and grows
+  for (int text = 2; text < 8; ++text)
+    EXPECT_TRUE(Same(Put(*store, MakePage(text)).value(), MakePage(text)));  // and grows
   EXPECT_TRUE(Same(first, MakePage(1)));
   EXPECT_GT(store->stats().slots, slots);
   const StorePtr reader = Open();

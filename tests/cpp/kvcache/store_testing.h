@@ -67,7 +67,9 @@ inline TestPage MakePage(int text, int number = 0, bool sinks = false) {
 using StorePtr = std::shared_ptr<PageStore>;
 using RefPtr = std::shared_ptr<const SlotRef>;
 
-inline Result<RefPtr> Put(PageStore& store, const TestPage& page) { return store.Put(page.head, page.payload); }
+inline Result<RefPtr> Put(PageStore& store, const TestPage& page) {
+  return store.Put(page.head, page.payload);
+}
 inline bool Same(const RefPtr& ref, const TestPage& page) {
   const auto bytes = ref->payload();
   return std::vector<uint8_t>(bytes.begin(), bytes.end()) == page.payload;

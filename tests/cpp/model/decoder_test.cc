@@ -58,7 +58,7 @@ std::shared_ptr<PageStore> Store(const KvGeometry& g) {
 std::unique_ptr<KvSequence> Paged(Decoder& d, const char* format = "f16", std::shared_ptr<PageStore> store = nullptr) {
   const KvGeometry g = d.Geometry(ParseKvFormats(format, format).value(), 4);
   if (g.seals() && store == nullptr) store = Store(g);
-  return NewPagedSequence(PagePool::New(g, d.backend().memory()).value(), store).value();
+  return NewPagedSequence(PagePool::New(g, d.backend().memory()).value(), store, 0).value();
 }
 
 // Logits of all tokens, computed in chunks of the given size.

@@ -1,0 +1,144 @@
+// Scores of one page's keys: up to eight query rows share every key that is loaded.
+#include <algorithm>
+
+#include "kernels/neon/kernels_neon.h"
+#include "kernels/neon/kv_int_inl.h"
+
+namespace kvart::neon {
+namespace {
+
+template <class K>
+struct Float {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      const K* keys = reinterpret_cast<const K*>(a.k);
+      for (int t = 0; t < a.tokens; t += 8, keys += 8 * a.head_dim) {
+        F8 s[R];
+        KVART_UNROLL
+        for (int r = 0; r < R; ++r) s[r] = Zero8();
+        for (int c = 0; c < a.head_dim; c += 4) {
+          float32x4_t q[R];
+          KVART_UNROLL
+          for (int r = 0; r < R; ++r) q[r] = vld1q_f32(a.q[r] + c);
+#define KVART_CHANNEL(lane)                                 \
+  {                                                         \
+    const F8 k = Load8(keys + (c + lane) * 8);              \
+    KVART_UNROLL for (int r = 0; r < R; ++r) {              \
+      s[r].lo = vfmaq_laneq_f32(s[r].lo, k.lo, q[r], lane); \
+      s[r].hi = vfmaq_laneq_f32(s[r].hi, k.hi, q[r], lane); \
+    }                                                       \
+  }
+          KVART_CHANNEL(0)
+          KVART_CHANNEL(1)
+          KVART_CHANNEL(2)
+          KVART_CHANNEL(3)
+#undef KVART_CHANNEL
+        }
+        KVART_UNROLL
+        for (int r = 0; r < R; ++r) Store8(a.s[r] + t, s[r]);
+      }
+    }
+  };
+};
+
+const uint16_t* Params(const KvBlock& b, const uint8_t* block, int group) {
+  return reinterpret_cast<const uint16_t*>(block + b.params()) + static_cast<int64_t>(group) * b.n_per_group() * 2;
+}
+
+// A scale a channel: folded into the query once per group of tokens.
+template <int kBits>
+struct Channels {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      const KvBlock& b = *a.block;
+      const float unit = kBits == 4 ? 0.5f : 1.0f;
+      const int bytes = a.head_dim * kBits;  // of eight tokens' codes
+      Int8Vector x[R];
+      for (int g = 0; g * b.group() < a.tokens; ++g) {
+        const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        for (int r = 0; r < R; ++r) {
+          float u[kMaxAlong];
+          F8 base = Zero8();
+          for (int c = 0; c < a.head_dim; c += 8) {
+            const F8 q = Load8(a.q[r] + c), scale = Load8(scales + c), centre = Load8(centres + c);
+            Store8(u + c, {vmulq_f32(q.lo, scale.lo), vmulq_f32(q.hi, scale.hi)});
+            base = {vfmaq_f32(base.lo, q.lo, centre.lo), vfmaq_f32(base.hi, q.hi, centre.hi)};
+          }
+          ToInt8(u, a.head_dim, &x[r]);
+          x[r].base = LaneSum(base);
+          x[r].step = unit * x[r].step;
+        }
+        const int end = std::min(a.tokens, (g + 1) * b.group());
+        for (int t = g * b.group(); t < end; t += 8) {
+          F8 dots[R];
+          Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes, a.head_dim, x, dots);
+          KVART_UNROLL
+          for (int r = 0; r < R; ++r) {
+            const float32x4_t base = vdupq_n_f32(x[r].base);
+            Store8(a.s[r] + t, {vfmaq_n_f32(base, dots[r].lo, x[r].step), vfmaq_n_f32(base, dots[r].hi, x[r].step)});
+          }
+        }
+      }
+    }
+  };
+};
+
+// A scale a token: applied behind the dot of each group of channels.
+template <int kBits>
+struct Tokens {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      const KvBlock& b = *a.block;
+      const float unit = kBits == 4 ? 0.5f : 1.0f;
+      const int bytes = a.head_dim * kBits;
+      const uint16_t* norms = reinterpret_cast<const uint16_t*>(a.k + b.bytes()) - b.tokens();
+      for (int r = 0; r < R; ++r) std::fill(a.s[r], a.s[r] + (a.tokens + 7) / 8 * 8, 0.0f);
+      Int8Vector x[R];
+      for (int g = 0; g < b.n_groups(); ++g) {
+        const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        const int begin = g * b.group(), n = std::min(a.head_dim - begin, b.group());
+        for (int r = 0; r < R; ++r) {
+          F8 base = Zero8();
+          for (int c = begin; c < begin + n; c += 8) {
+            const F8 q = Load8(a.q[r] + c);
+            base = {vaddq_f32(base.lo, q.lo), vaddq_f32(base.hi, q.hi)};
+          }
+          ToInt8(a.q[r] + begin, n, &x[r]);
+          x[r].base = LaneSum(base);
+          x[r].step = unit * x[r].step;
+        }
+        for (int t = 0; t < a.tokens; t += 8) {
+          F8 dots[R];
+          Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes + begin * kBits, n, x, dots);
+          F8 scale = Load8(scales + t), centre = Load8(centres + t);
+          if (b.format().norm) {
+            const F8 norm = Load8(norms + t);
+            scale = {vmulq_f32(scale.lo, norm.lo), vmulq_f32(scale.hi, norm.hi)};
+            centre = {vmulq_f32(centre.lo, norm.lo), vmulq_f32(centre.hi, norm.hi)};
+          }
+          KVART_UNROLL
+          for (int r = 0; r < R; ++r) {
+            F8 s = Load8(a.s[r] + t);
+            s.lo = vfmaq_f32(s.lo, dots[r].lo, vmulq_n_f32(scale.lo, x[r].step));
+            s.hi = vfmaq_f32(s.hi, dots[r].hi, vmulq_n_f32(scale.hi, x[r].step));
+            Store8(a.s[r] + t, {vfmaq_n_f32(s.lo, centre.lo, x[r].base), vfmaq_n_f32(s.hi, centre.hi, x[r].base)});
+          }
+        }
+      }
+    }
+  };
+};
+
+}  // namespace
+
+void score_f32_neon(const ScoreArgs& a) { ByRows<Float<float>::Rows>(a.n_rows, a); }
+void score_f16_neon(const ScoreArgs& a) { ByRows<Float<uint16_t>::Rows>(a.n_rows, a); }
+void score_int8_channel_neon(const ScoreArgs& a) { ByRows<Channels<8>::Rows>(a.n_rows, a); }
+void score_int4_channel_neon(const ScoreArgs& a) { ByRows<Channels<4>::Rows>(a.n_rows, a); }
+void score_int8_token_neon(const ScoreArgs& a) { ByRows<Tokens<8>::Rows>(a.n_rows, a); }
+void score_int4_token_neon(const ScoreArgs& a) { ByRows<Tokens<4>::Rows>(a.n_rows, a); }
+
+}  // namespace kvart::neon
