@@ -43,14 +43,20 @@ def bench(
 
     depths = _depths(depth)
     formats = split_kv(kv)
-    session_options = {"sinks": sinks, "window": window}
-    options.session_options(**session_options)
+    options.session_options(sinks=sinks, window=window)
     loaded = params.load(model, threads, activations, kv_dir)
     if not json:
         print(f"{'test':8} {'tokens':>7} {'depth':>7} {'kv':>12} {'tok/s':>10} {'min':>10} {'max':>10} {'GB/s':>7}")
     for format in formats:
         rows = measure(
-            loaded, prompt=prompt, gen=gen, depths=depths, kv=format, repetitions=repetitions, **session_options
+            loaded,
+            prompt=prompt,
+            gen=gen,
+            depths=depths,
+            kv=format,
+            sinks=sinks,
+            window=window,
+            repetitions=repetitions,
         )
         for row in rows:
             if json:

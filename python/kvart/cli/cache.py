@@ -140,7 +140,8 @@ def _store_line(item: dict[str, Any]) -> str:
         return f"{start}{item['problem']}"
     damaged = f", {item['damaged']} damaged" if item["damaged"] else ""
     used = format.age(time.time() - item["last_use"])
-    return f"{start}{item['pages']} pages of {item['page_tokens']} tokens, {_formats(item)}{damaged}, used {used}{_state(item)}"
+    pages = f"{item['pages']} pages of {item['page_tokens']} tokens"
+    return f"{start}{pages}, {_formats(item)}{damaged}, used {used}{_state(item)}"
 
 
 def _session_line(item: dict[str, Any]) -> str:

@@ -152,6 +152,27 @@ TEST_P(Faults, FullDiskAtEveryOperation) {
 INSTANTIATE_TEST_SUITE_P(Slots, Faults, testing::Values(0, 3),
                          [](const auto& info) { return info.param ? "Few" : "Many"; });
 
+// A reader that has checked a page must not take a half written one for it when the writer dies in the middle.
+TEST(Killed, WhileAReaderKnowsTheSlot) {
+  for (int64_t stop = 0; stop < 12; ++stop) {
+    for (unsigned seed = 0; seed < 10; ++seed) {
+      FakeFiles files;
+      files.random.seed(seed);
+      StorePtr writer = OpenStore(&files, 1);
+      const StorePtr reader = OpenStore(&files, 1);
+      ASSERT_TRUE(Put(*writer, MakePage(1)).ok());
+      EXPECT_TRUE(Holds(*reader, MakePage(1)));
+      files.stop_at = files.operations + stop;
+      (void)Put(*writer, MakePage(2));
+      writer = nullptr;
+      files.stop_at = -1;
+      Holds(*reader, MakePage(1));
+      Holds(*reader, MakePage(2));
+      ASSERT_FALSE(testing::Test::HasFailure()) << "killed at " << stop;
+    }
+  }
+}
+
 // The next byte to try: each near a slot's beginning, some of what is between.
 size_t NextByte(size_t byte, size_t step) {
   const size_t in_slot = byte % 16384;
