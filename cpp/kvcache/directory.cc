@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/hash.h"
 #include "kvcache/page_file.h"
 
 namespace kvart {
@@ -63,18 +62,11 @@ Status KvDirectory::Scan(const std::string& path, bool payloads, StoreInfo* info
   info->slot_bytes = header.slot_bytes;
   KVART_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   info->slots = header.SlotsIn(size);
-  std::vector<uint8_t> head(header.HeadBytes()), payload;
   for (uint64_t slot = 0; slot < info->slots; ++slot) {
     bool free = false;
-    KVART_RETURN_IF_ERROR(file->Read(header.SlotOffset(slot), head.data(), head.size()));
-    const std::optional<StoredHead> stored = DecodeHead(header, head, &free);
+    const std::optional<StoredHead> stored = ReadHead(*file, header, slot, &free);
     if (free) continue;
-    bool intact = stored.has_value();
-    if (intact && payloads) {
-      payload.resize(static_cast<size_t>(stored->payload_bytes));
-      intact = file->Read(header.SlotOffset(slot) + header.PayloadOffset(), payload.data(), payload.size()).ok() &&
-               Crc32c(payload.data(), payload.size()) == stored->payload_crc;
-    }
+    const bool intact = stored.has_value() && (!payloads || IsPayloadIntact(*file, header, slot, *stored));
     if (!intact) {
       ++info->damaged;
       if (info->damaged_offsets.size() < kMostOffsets) info->damaged_offsets.push_back(header.SlotOffset(slot));

@@ -257,8 +257,8 @@ Status Journal::DropOpenPage() {
   KVART_RETURN_IF_ERROR(file_->Truncate(*open_page_start_));
   end_ = *open_page_start_;
   open_page_start_.reset();
-  return file_
-      ->Sync();  // before something goes there: a power cut must not leave the old record with a new one behind it
+  // Before something goes there: a power cut must not leave the old record with a new one behind it.
+  return file_->Sync();
 }
 
 Status Journal::Append(std::span<const int32_t> ids) {

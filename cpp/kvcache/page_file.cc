@@ -259,4 +259,17 @@ std::optional<StoredHead> DecodeHead(const PageFileHeader& header, std::span<con
   return stored;
 }
 
+std::optional<StoredHead> ReadHead(const RandomFile& file, const PageFileHeader& header, uint64_t slot, bool* free) {
+  std::vector<uint8_t> bytes(header.HeadBytes());
+  *free = false;
+  if (!file.Read(header.SlotOffset(slot), bytes.data(), bytes.size()).ok()) return std::nullopt;
+  return DecodeHead(header, bytes, free);
+}
+
+bool IsPayloadIntact(const RandomFile& file, const PageFileHeader& header, uint64_t slot, const StoredHead& head) {
+  std::vector<uint8_t> payload(static_cast<size_t>(head.payload_bytes));
+  return file.Read(header.SlotOffset(slot) + header.PayloadOffset(), payload.data(), payload.size()).ok() &&
+         Crc32c(payload.data(), payload.size()) == head.payload_crc;
+}
+
 }  // namespace kvart

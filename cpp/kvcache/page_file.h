@@ -66,6 +66,12 @@ std::vector<uint8_t> EncodeHead(const PageFileHeader& header,
 // ids.
 std::optional<StoredHead> DecodeHead(const PageFileHeader& header, std::span<const uint8_t> bytes, bool* free);
 
+// A slot's head in a file; nothing where it can't be read, too.
+std::optional<StoredHead> ReadHead(const RandomFile& file, const PageFileHeader& header, uint64_t slot, bool* free);
+// Whether the payload has the checksum that its head gives. Read, not mapped: a file that is cut off meanwhile is no
+// signal.
+bool IsPayloadIntact(const RandomFile& file, const PageFileHeader& header, uint64_t slot, const StoredHead& head);
+
 std::string Hex(std::span<const uint8_t> bytes);
 
 }  // namespace kvart

@@ -113,6 +113,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     bool page = false;                 // holds something
     uint32_t number = 0;               // of the page in its text
     int64_t last_use = 0;
+    uint64_t order = 0;  // of uses in this process, where seconds do not tell
   };
 
   class Ref : public SlotRef {
@@ -159,13 +160,6 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     return index != nullptr ? index->Sync() : Status::Ok();
   }
 
-  std::optional<StoredHead> ReadHead(uint32_t slot, bool* free) {
-    std::vector<uint8_t> bytes(header_.HeadBytes());
-    *free = false;
-    if (!file_->Read(header_.SlotOffset(slot), bytes.data(), bytes.size()).ok()) return std::nullopt;
-    return DecodeHead(header_, bytes, free);
-  }
-
   Result<std::shared_ptr<const SlotRef>> FindLocked(const SlotHead& wanted) {
     KVART_RETURN_IF_ERROR(CheckLocked());
     std::shared_ptr<const SlotRef> ref;
@@ -205,7 +199,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
   // The slot's head when it is the wanted one and its payload is intact. *intact: false when it is damaged.
   std::optional<StoredHead> Verify(uint32_t slot, const SlotHead& wanted, bool* intact) {
     bool free = false;
-    std::optional<StoredHead> stored = ReadHead(slot, &free);
+    std::optional<StoredHead> stored = ReadHead(*file_, header_, slot, &free);
     *intact = stored.has_value() || free;
     if (!stored.has_value() || stored->head != wanted) return std::nullopt;
     if (wanted.kind == SlotKind::kPage && stored->payload_bytes != options_.payload_bytes) {
@@ -214,20 +208,22 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     }
     Slot& state = slots_[slot];
     if (state.verified == stored->head_crc) return stored;
-    // Read, not mapped: a file that is cut off meanwhile is an error here and no signal.
-    std::vector<uint8_t> payload(static_cast<size_t>(stored->payload_bytes));
-    *intact = file_->Read(header_.SlotOffset(slot) + header_.PayloadOffset(), payload.data(), payload.size()).ok() &&
-              Crc32c(payload.data(), payload.size()) == stored->payload_crc;
+    *intact = IsPayloadIntact(*file_, header_, slot, *stored);
     if (!*intact) return std::nullopt;
     state.verified = stored->head_crc;
     return stored;
+  }
+
+  void Touch(Slot& state, int64_t now) {
+    state.last_use = now;
+    state.order = ++uses_;
   }
 
   void NoteUse(uint32_t slot, const StoredHead& stored) {
     Slot& state = slots_[slot];
     state.known = state.page = true;
     state.number = stored.head.page;
-    state.last_use = files_.Now();
+    Touch(state, files_.Now());
     if (writing_ && (state.last_use < stored.last_use || state.last_use - kLastUseStep > stored.last_use)) {
       (void)file_->Write(header_.SlotOffset(slot) + kLastUseOffset, &state.last_use, sizeof state.last_use);
     }
@@ -243,7 +239,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     if (process_ != ProcessId()) return;  // to unlock here would take the lock from the parent
     const std::lock_guard<std::mutex> lock(mutex_);
     Slot& state = slots_[slot];
-    state.last_use = files_.Now();
+    Touch(state, files_.Now());
     if (--state.refs > 0) return;
     --stats_.slots_in_use;
     UnlockUnused(slot);
@@ -330,7 +326,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     while (next_unused_ < n_slots()) {
       const uint32_t slot = static_cast<uint32_t>(next_unused_++);
       bool free = false;
-      if (ReadHead(slot, &free).has_value()) continue;
+      if (ReadHead(*file_, header_, slot, &free).has_value()) continue;
       if (file_->TryLock(kFirstSlotLock + slot, true).ok()) return slot;
       free_.push_back(slot);
     }
@@ -381,7 +377,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
       Slot& state = slots_[slot];
       if (state.known) continue;
       bool free = false;
-      const std::optional<StoredHead> stored = ReadHead(slot, &free);
+      const std::optional<StoredHead> stored = ReadHead(*file_, header_, slot, &free);
       state.known = true;
       state.page = stored.has_value();
       if (stored.has_value()) state.number = stored->head.page, state.last_use = stored->last_use;
@@ -391,12 +387,13 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
       const Slot &x = slots_[a], &y = slots_[b];
       if (x.page != y.page) return !x.page;
       if (x.last_use != y.last_use) return x.last_use < y.last_use;
-      return x.number != y.number ? x.number > y.number : a < b;
+      if (x.number != y.number) return x.number > y.number;
+      return x.order != y.order ? x.order < y.order : a < b;
     });
     for (const uint32_t slot : candidates) {
       if (!file_->TryLock(kFirstSlotLock + slot, true).ok()) continue;
       bool free = false;
-      const std::optional<StoredHead> stored = ReadHead(slot, &free);
+      const std::optional<StoredHead> stored = ReadHead(*file_, header_, slot, &free);
       if (Invalidate(slot).ok()) {
         if (stored.has_value()) {
           (void)index_.Remove(stored->head.name, slot);
@@ -437,7 +434,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     state.verified = DecodeHead(header_, head, &free)->head_crc;
     state.known = state.page = true;
     state.number = stored.head.page;
-    state.last_use = stored.last_use;
+    Touch(state, stored.last_use);
     background_.Dirty();
     // Without its entry the page is there for who holds it, and is computed again by others: no reason to fail.
     const StatusCode indexed = index_.Insert(stored.head.name, slot).code();
@@ -453,7 +450,8 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     std::vector<SlotIndex::Entry> entries;
     for (uint32_t slot = 0; slot < n_slots(); ++slot) {
       bool free = false;
-      if (const auto stored = ReadHead(slot, &free)) entries.push_back({SlotIndex::KeyOf(stored->head.name), slot});
+      if (const auto stored = ReadHead(*file_, header_, slot, &free))
+        entries.push_back({SlotIndex::KeyOf(stored->head.name), slot});
     }
     return index_.Rebuild(entries, n_slots());
   }
@@ -473,7 +471,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
   std::vector<uint32_t> free_;
   uint64_t seen_bytes_ = 0;   // the file's size when last looked at
   uint64_t next_unused_ = 0;  // no slot from here on was ever used
-  uint64_t random_ = 1;
+  uint64_t random_ = 1, uses_ = 0;
   StoreStats stats_;
   BackgroundSync background_;  // last: its thread ends before the rest goes
 };

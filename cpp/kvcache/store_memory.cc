@@ -63,6 +63,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
   struct Age {  // what is evicted first is least: long unused, then far behind in its text
     int64_t last_use;
     uint32_t pages_before_last;
+    uint64_t order;  // where seconds do not tell
     Key key;
     auto operator<=>(const Age&) const = default;
   };
@@ -72,6 +73,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
     Block block;
     uint32_t refs = 0;
     int64_t last_use = 0;
+    uint64_t order = 0;
   };
 
   class Ref : public SlotRef {
@@ -88,7 +90,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
   };
 
   Age AgeOf(const Slot& slot) const {
-    return {slot.last_use, UINT32_MAX - slot.head.page, {slot.head.kind, slot.head.name}};
+    return {slot.last_use, UINT32_MAX - slot.head.page, slot.order, {slot.head.kind, slot.head.name}};
   }
 
   std::shared_ptr<const SlotRef> Use(Slot& slot) {
@@ -100,6 +102,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
     const std::lock_guard<std::mutex> lock(mutex_);
     if (--slot.refs > 0) return;
     slot.last_use = FilesOf(options_).Now();
+    slot.order = ++uses_;
     unused_.insert(AgeOf(slot));
   }
 
@@ -133,7 +136,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
   std::map<Key, Slot> slots_;
   std::set<Age> unused_;  // of slots_, those without a SlotRef
   std::vector<Block> free_;
-  uint64_t lookups_ = 0, hits_ = 0, puts_ = 0, pool_hits_ = 0, evictions_ = 0;
+  uint64_t uses_ = 0, lookups_ = 0, hits_ = 0, puts_ = 0, pool_hits_ = 0, evictions_ = 0;
 };
 
 }  // namespace

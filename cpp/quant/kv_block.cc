@@ -12,7 +12,9 @@ namespace kvart {
 namespace {
 
 // As FloatToHalf, but with one NaN only: which one an operation makes is the processor's business, and bytes are not.
-uint16_t ToHalf(float x) { return x == x ? FloatToHalf(x) : uint16_t{0x7e00}; }
+uint16_t ToHalf(float x) {
+  return std::isnan(x) ? uint16_t{0x7e00} : FloatToHalf(x);
+}
 
 // The smallest half that is not below x >= 0, so that the range it spans covers x.
 uint16_t HalfNotBelow(float x) {
@@ -20,7 +22,9 @@ uint16_t HalfNotBelow(float x) {
   return HalfToFloat(h) < x ? static_cast<uint16_t>(h + 1) : h;
 }
 
-void PutHalf(uint8_t* to, uint16_t h) { std::memcpy(to, &h, sizeof h); }
+void PutHalf(uint8_t* to, uint16_t h) {
+  std::memcpy(to, &h, sizeof h);
+}
 float GetHalf(const uint8_t* from) {
   uint16_t h;
   std::memcpy(&h, from, sizeof h);
@@ -32,7 +36,8 @@ float GetHalf(const uint8_t* from) {
 // The same as HalfToFloat, except for the bits of NaN.
 void ToFloats(const uint16_t* x, size_t n, float* y) {
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t sign = static_cast<uint32_t>(x[i] & 0x8000) << 16, magnitude = static_cast<uint32_t>(x[i] & 0x7fff) << 13;
+    const uint32_t sign = static_cast<uint32_t>(x[i] & 0x8000) << 16, magnitude = static_cast<uint32_t>(x[i] & 0x7fff)
+                                                                                  << 13;
     const float subnormal = static_cast<float>(x[i] & 0x3ff) * 0x1p-24f;
     const uint32_t normal = magnitude + (112u << 23), special = magnitude | 0x7f800000u;
     const uint32_t small = magnitude < 1u << 23 ? std::bit_cast<uint32_t>(subnormal) : normal;
@@ -74,7 +79,8 @@ void Ranges(const float* x, int rows, int cols, float* low, float* high) {
   }
 }
 
-// What differs between four and eight bits: the code is (x - centre) / scale + offset, cut to least … most, or `none` without a scale.
+// What differs between four and eight bits: the code is (x - centre) / scale + offset, cut to least … most, or `none`
+// without a scale.
 struct Coding {
   float offset, least, most, none;
 };
@@ -128,10 +134,10 @@ KvBlock::KvBlock(const KvFormat& format, bool keys, int tokens, int head_dim)
   if (format.norm) params_bytes_ += static_cast<size_t>(tokens) * 2;
 }
 
-// Dot instructions add four neighbouring bytes: four channels of a token for keys, four tokens of a channel for values; a 32-byte vector
-// is eight of the other. Four-bit codes put the next four beside them, in the high halves.
+// Dot instructions add four neighbouring bytes: four channels of a token for keys, four tokens of a channel for values;
+// a 32-byte vector is eight of the other. Four-bit codes put the next four beside them, in the high halves.
 KvBlock::At KvBlock::CodeAt(int t, int c) const {
-  const int lane = keys_ ? t : c, along = keys_ ? c : t;        // lanes of a vector; what the dot adds up
+  const int lane = keys_ ? t : c, along = keys_ ? c : t;  // lanes of a vector; what the dot adds up
   const int n_along = keys_ ? head_dim_ : tokens_;
   const int per_vector = format_.code == KvCode::kInt4 ? 8 : 4;
   const size_t vector = static_cast<size_t>(lane / 8 * (n_along / per_vector) + along / per_vector);
@@ -148,8 +154,10 @@ void KvBlock::Encode(const uint16_t* x, int first, uint8_t* out) const {
       for (int c = 0; c < head_dim_; ++c) {
         const uint16_t half = x[t * head_dim_ + c];
         const float full = HalfToFloat(half);
-        if (format_.code == KvCode::kF16) std::memcpy(out + FloatAt(t, c) * 2, &half, 2);
-        else std::memcpy(out + FloatAt(t, c) * 4, &full, 4);
+        if (format_.code == KvCode::kF16)
+          std::memcpy(out + FloatAt(t, c) * 2, &half, 2);
+        else
+          std::memcpy(out + FloatAt(t, c) * 4, &full, 4);
       }
     }
     return;
@@ -207,12 +215,25 @@ void KvBlock::Encode(const uint16_t* x, int first, uint8_t* out) const {
   Pack(lanes.data(), cols, rows, four_bits, out);
 }
 
+void KvBlock::Place(const float* x, uint8_t* out) const {
+  for (int t = 0; t < tokens_; ++t) {
+    for (int c = 0; c < head_dim_; ++c) {
+      const float full = x[t * head_dim_ + c];
+      const uint16_t half = FloatToHalf(full);
+      if (format_.code == KvCode::kF16) std::memcpy(out + FloatAt(t, c) * 2, &half, 2);
+      else std::memcpy(out + FloatAt(t, c) * 4, &full, 4);
+    }
+  }
+}
+
 void KvBlock::Decode(const uint8_t* block, float* x) const {
   if (format_.is_float()) {
     for (int t = 0; t < tokens_; ++t) {
       for (int c = 0; c < head_dim_; ++c) {
-        if (format_.code == KvCode::kF16) x[t * head_dim_ + c] = GetHalf(block + FloatAt(t, c) * 2);
-        else std::memcpy(x + t * head_dim_ + c, block + FloatAt(t, c) * 4, 4);
+        if (format_.code == KvCode::kF16)
+          x[t * head_dim_ + c] = GetHalf(block + FloatAt(t, c) * 2);
+        else
+          std::memcpy(x + t * head_dim_ + c, block + FloatAt(t, c) * 4, 4);
       }
     }
     return;

@@ -1,5 +1,5 @@
-// Integer dots between int8 vectors (queries, weights of values) and the codes of a K/V block, shared by scores and mixes.
-// May depend on: kernels.h. Included by kernels/neon only.
+// Integer dots between int8 vectors (queries, weights of values) and the codes of a K/V block, shared by scores and
+// mixes. May depend on: kernels.h. Included by kernels/neon only.
 #pragma once
 
 #include "kernels/neon/neon_inl.h"

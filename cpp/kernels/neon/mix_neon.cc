@@ -65,7 +65,8 @@ struct Tokens {
       const int bytes = b.tokens() * kBits;  // of eight channels' codes
       Int8Vector x[R];
       for (int g = 0; g < b.n_groups(); ++g) {
-        const uint16_t* scales = reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
+        const uint16_t* scales =
+            reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
         const uint16_t* centres = scales + b.tokens();
         for (int r = 0; r < R; ++r) {
           float w[kMaxPageTokens];
@@ -128,9 +129,17 @@ void softmax_neon(const SoftmaxArgs& a) {
   }
 }
 
-void mix_f32_neon(const MixArgs& a) { ByRows<Float<float>::Rows>(a.n_rows, a); }
-void mix_f16_neon(const MixArgs& a) { ByRows<Float<uint16_t>::Rows>(a.n_rows, a); }
-void mix_int8_neon(const MixArgs& a) { ByRows<Tokens<8>::Rows>(a.n_rows, a); }
-void mix_int4_neon(const MixArgs& a) { ByRows<Tokens<4>::Rows>(a.n_rows, a); }
+void mix_f32_neon(const MixArgs& a) {
+  ByRows<Float<float>::Rows>(a.n_rows, a);
+}
+void mix_f16_neon(const MixArgs& a) {
+  ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
+}
+void mix_int8_neon(const MixArgs& a) {
+  ByRows<Tokens<8>::Rows>(a.n_rows, a);
+}
+void mix_int4_neon(const MixArgs& a) {
+  ByRows<Tokens<4>::Rows>(a.n_rows, a);
+}
 
 }  // namespace kvart::neon

@@ -134,11 +134,23 @@ struct Tokens {
 
 }  // namespace
 
-void score_f32_neon(const ScoreArgs& a) { ByRows<Float<float>::Rows>(a.n_rows, a); }
-void score_f16_neon(const ScoreArgs& a) { ByRows<Float<uint16_t>::Rows>(a.n_rows, a); }
-void score_int8_channel_neon(const ScoreArgs& a) { ByRows<Channels<8>::Rows>(a.n_rows, a); }
-void score_int4_channel_neon(const ScoreArgs& a) { ByRows<Channels<4>::Rows>(a.n_rows, a); }
-void score_int8_token_neon(const ScoreArgs& a) { ByRows<Tokens<8>::Rows>(a.n_rows, a); }
-void score_int4_token_neon(const ScoreArgs& a) { ByRows<Tokens<4>::Rows>(a.n_rows, a); }
+void score_f32_neon(const ScoreArgs& a) {
+  ByRows<Float<float>::Rows>(a.n_rows, a);
+}
+void score_f16_neon(const ScoreArgs& a) {
+  ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
+}
+void score_int8_channel_neon(const ScoreArgs& a) {
+  ByRows<Channels<8>::Rows>(a.n_rows, a);
+}
+void score_int4_channel_neon(const ScoreArgs& a) {
+  ByRows<Channels<4>::Rows>(a.n_rows, a);
+}
+void score_int8_token_neon(const ScoreArgs& a) {
+  ByRows<Tokens<8>::Rows>(a.n_rows, a);
+}
+void score_int4_token_neon(const ScoreArgs& a) {
+  ByRows<Tokens<4>::Rows>(a.n_rows, a);
+}
 
 }  // namespace kvart::neon

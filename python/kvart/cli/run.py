@@ -24,7 +24,9 @@ _EXAMPLES = """Examples:
 
 `kvart run qwen2.5-coder-0.5b "The capital of France is" --no-cache --json`
 
-`kvart run qwen2.5-coder-0.5b "Once upon a time" --session tale`, and on: `kvart run qwen2.5-coder-0.5b "" --session tale`
+`kvart run qwen2.5-coder-0.5b "Once upon a time" --session tale`
+
+`kvart run qwen2.5-coder-0.5b "" --session tale`
 """
 
 

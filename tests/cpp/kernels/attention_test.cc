@@ -22,8 +22,9 @@ using testing::Uniforms;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr const char* kFloats[] = {"f16", "f32"};
-constexpr const char* kIntegers[] = {"int8",       "int8-g32",       "int4",           "int4-sym",  "int4-g32",
-                                     "int4-token", "int4-token-g64", "int4-token-g128", "int4-knorm"};
+constexpr const char* kIntegers[] = {"int8",           "int8-g32",        "int4",
+                                     "int4-sym",       "int4-g32",        "int4-token",
+                                     "int4-token-g64", "int4-token-g128", "int4-knorm"};
 
 // A page's keys or values: floats as they are, integers encoded. Floats that are not set are NaN.
 struct Stored {
@@ -50,8 +51,10 @@ struct Stored {
   }
   void Set(int t, int c, float value) {
     const uint16_t half = FloatToHalf(value);
-    if (block.format().code == KvCode::kF16) std::memcpy(&bytes[block.FloatAt(t, c) * 2], &half, 2);
-    else std::memcpy(&bytes[block.FloatAt(t, c) * 4], &value, 4);
+    if (block.format().code == KvCode::kF16)
+      std::memcpy(&bytes[block.FloatAt(t, c) * 2], &half, 2);
+    else
+      std::memcpy(&bytes[block.FloatAt(t, c) * 4], &value, 4);
   }
   float Get(int t, int c) const {
     if (!is_float()) return decoded[static_cast<size_t>(t * block.head_dim() + c)];
@@ -89,7 +92,8 @@ struct Page {
   int64_t q_stride;
   std::vector<int32_t> visible;
 
-  Page(Random& random, const Shape& s, const char* k_name, const char* v_name, std::vector<int32_t> seen, float spread = 1)
+  Page(Random& random, const Shape& s, const char* k_name, const char* v_name, std::vector<int32_t> seen,
+       float spread = 1)
       : shape(s),
         formats(ParseKvFormats(k_name, v_name).value()),
         k(formats.k, true, s.page, s.head_dim),
@@ -195,7 +199,8 @@ TEST_P(AttentionTest, EveryVisibleCount) {
   }
   for (const int32_t visible : {1, 127, 128, 255, 256}) {
     ExpectAsScalar(Page(random, {128, kMaxPageTokens, 2, 6}, "f16", "f16", {visible, 256}));
-    for (const char* name : kIntegers) ExpectAsScalar(Page(random, {64, kMaxPageTokens, 2, 3}, name, name, {visible, 256}));
+    for (const char* name : kIntegers)
+      ExpectAsScalar(Page(random, {64, kMaxPageTokens, 2, 3}, name, name, {visible, 256}));
   }
 }
 
@@ -214,7 +219,8 @@ TEST_P(AttentionTest, FirstToken) {
           EXPECT_TRUE(SameFloat(clean.l[row], 0.0f));
         }
         if (first < 32) {
-          for (size_t row = 6; row < 9; ++row) EXPECT_TRUE(SameFloat(clean.l[row], 1.0f)) << "one token is all there is";
+          for (size_t row = 6; row < 9; ++row)
+            EXPECT_TRUE(SameFloat(clean.l[row], 1.0f)) << "one token is all there is";
         }
         if (!page.k.is_float()) continue;
         for (int t = 0; t < first; ++t) {

@@ -1,4 +1,5 @@
-// Scores, softmax and mixes over K/V pages of every format: each table equals the scalar one bit for bit, and the scalar one is right.
+// Scores, softmax and mixes over K/V pages of every format: each table equals the scalar one bit for bit, and the
+// scalar one is right.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,8 +44,10 @@ Case Make(KvFormat format, bool keys, int tokens, int head_dim, int first, std::
         const size_t from = static_cast<size_t>(t * head_dim + c);
         const size_t to = keys ? static_cast<size_t>((t / 8 * head_dim + c) * 8 + t % 8) : from;
         const float v = HalfToFloat(x[from]);
-        if (size == 2) std::memcpy(out.bytes.data() + to * 2, &x[from], 2);
-        else std::memcpy(out.bytes.data() + to * 4, &v, 4);
+        if (size == 2)
+          std::memcpy(out.bytes.data() + to * 2, &x[from], 2);
+        else
+          std::memcpy(out.bytes.data() + to * 4, &v, 4);
         out.values[from] = v;
       }
     }
@@ -59,8 +62,8 @@ Case Make(KvFormat format, bool keys, int tokens, int head_dim, int first, std::
 
 std::vector<KvFormat> Formats(bool keys) {
   std::vector<KvFormat> formats;
-  for (const char* name : {"f32", "f16", "int8", "int8-g32", "int4", "int4-sym", "int4-token", "int4-token-g32", "int4-knorm", "int4-g32",
-                           "int4-g64"}) {
+  for (const char* name : {"f32", "f16", "int8", "int8-g32", "int4", "int4-sym", "int4-token", "int4-token-g32",
+                           "int4-knorm", "int4-g32", "int4-g64"}) {
     const KvFormats parsed = ParseKvFormats(name, name).value();
     formats.push_back(keys ? parsed.k : parsed.v);
   }
@@ -113,13 +116,17 @@ TEST(KvKernels, ScoresEqualTheScalarOnesAndAreRight) {
         for (int r = 0; r < rows; ++r) {
           for (int t = 4; t < wanted; ++t) {
             double s = 0;
-            for (int i = 0; i < head_dim; ++i) s += static_cast<double>(pointers[r][i]) * c.values[static_cast<size_t>(t * head_dim + i)];
+            for (int i = 0; i < head_dim; ++i)
+              s += static_cast<double>(pointers[r][i]) * c.values[static_cast<size_t>(t * head_dim + i)];
             error += (s - expected.p[r][t]) * (s - expected.p[r][t]);
             size += s * s;
           }
         }
-        // What the int8 query costs: a scale a channel keeps it small, a scale a token lets the wild channels set its step.
-        const double most = format.is_float() ? 1e-5 : format.axis == KvAxis::kChannel && !format.symmetric ? 0.02 : 0.25;
+        // What the int8 query costs: a scale a channel keeps it small, a scale a token lets the wild channels set its
+        // step.
+        const double most = format.is_float()                                      ? 1e-5
+                            : format.axis == KvAxis::kChannel && !format.symmetric ? 0.02
+                                                                                   : 0.25;
         EXPECT_LT(std::sqrt(error / size), most) << Find(UsableKernels().back()->score, format)->name;
         for (const KernelTable* table : UsableKernels()) {
           const ScoreKernel* kernel = Find(table->score, format);
@@ -215,12 +222,14 @@ TEST(KvKernels, MixesEqualTheScalarOnesAndAreRight) {
         for (int r = 0; r < rows; ++r) {
           for (int d = 0; d < head_dim; ++d) {
             double o = 0;
-            for (int t = 0; t < tokens; ++t) o += static_cast<double>(weights.p[r][t]) * c.values[static_cast<size_t>(t * head_dim + d)];
+            for (int t = 0; t < tokens; ++t)
+              o += static_cast<double>(weights.p[r][t]) * c.values[static_cast<size_t>(t * head_dim + d)];
             error += (o - pointers[r][d]) * (o - pointers[r][d]);
             size += o * o;
           }
         }
-        EXPECT_LT(std::sqrt(error / size), format.is_float() ? 1e-5 : 0.06) << Find(UsableKernels().back()->mix, format)->name;
+        EXPECT_LT(std::sqrt(error / size), format.is_float() ? 1e-5 : 0.06)
+            << Find(UsableKernels().back()->mix, format)->name;
         for (const KernelTable* table : UsableKernels()) {
           const MixKernel* kernel = Find(table->mix, format);
           ASSERT_NE(kernel, nullptr) << table->name;

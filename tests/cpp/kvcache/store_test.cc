@@ -111,6 +111,14 @@ TEST_P(Store, EvictsTheEndOfATextFirst) {
   for (int number = 0; number < 4; ++number) EXPECT_EQ(Holds(*store, MakePage(1, number)), number < 2);
 }
 
+TEST_P(Store, WithinASecondTheOrderOfUseCounts) {
+  const StorePtr store = Make(4);
+  for (int text = 0; text < 20; ++text) {
+    ASSERT_TRUE(Put(*store, MakePage(text)).ok());
+    EXPECT_TRUE(Holds(*store, MakePage(std::max(text - 1, 0))));
+  }
+}
+
 TEST_P(Store, AHundredTextsStayWithinTheBudget) {
   const StorePtr store = Make(10);
   for (int text = 0; text < 100; ++text) {
