@@ -147,14 +147,19 @@ class Model:
         messages: Sequence[Message],
         *,
         tools: Sequence[Any] | None = None,
+        enable_thinking: bool | None = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] | None = None,
         progress: Progress | None = None,
         **sampling: Any,
     ) -> Generation:
-        """The answer to messages, as [{"role": "user", "content": "Hi"}], in a session of its own."""
+        """The answer to messages, as [{"role": "user", "content": "Hi"}], in a session of its own.
+
+        enable_thinking: for models whose chat template asks; None leaves it to the template.
+        """
         controls = Controls.of(self, max_tokens, stop, progress, sampling)
-        return Generation(self.session(), self.chat_format.encode(messages, tools=tools), controls, close_session=True)
+        ids = self._encode_chat(messages, tools, enable_thinking)
+        return Generation(self.session(), ids, controls, close_session=True)
 
     def logits(
         self, ids: Text, *, kv: str = "int4", layout: str = "paged", chunk: int = 512, progress: Progress | None = None
@@ -173,6 +178,12 @@ class Model:
         if not ids:
             raise InvalidArgument(f"{what}: expected at least one token, found none")
         return ids
+
+    def _encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, enable_thinking: bool | None
+    ) -> list[int]:
+        variables = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        return self.chat_format.encode(messages, tools=tools, **variables)
 
     def _durable_core(self) -> _core.Model:
         """The core that keeps its pages in a directory: loaded once more when the first session with a name comes."""
@@ -233,6 +244,7 @@ class Session:
         messages: Sequence[Message],
         *,
         tools: Sequence[Any] | None = None,
+        enable_thinking: bool | None = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] | None = None,
         progress: Progress | None = None,
@@ -240,7 +252,7 @@ class Session:
     ) -> Generation:
         """The answer to messages. What the session holds of them is not computed again; what differs is dropped."""
         controls = Controls.of(self.model, max_tokens, stop, progress, sampling)
-        ids = self.model.chat_format.encode(messages, tools=tools)
+        ids = self.model._encode_chat(messages, tools, enable_thinking)
         core = self._open()
         if not core.options.window:
             check_fits(len(ids), 0, core.ctx())

@@ -16,6 +16,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 REAL_MODEL = "qwen2.5-coder-0.5b"
 
 
+@pytest.fixture(autouse=True)
+def _own_kv_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches the user's sessions."""
+    monkeypatch.setenv("KVART_KV_DIR", str(tmp_path / "kv"))
+
+
 @pytest.fixture(scope="session")
 def make_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """make_tiny(**options of make_tiny_model) → path. Equal options share one file."""

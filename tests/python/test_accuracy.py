@@ -1,4 +1,4 @@
-"""The decoder against the truth: transformers in float32 over the same weights (tests/golden, made by tools/make_reference.py)."""
+"""The decoder against the truth: transformers in float32 over the same weights (tests/golden, tools/make_reference.py)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ import kvart
 GOLDEN = Path(__file__).parents[1] / "golden"
 TEXTS = reference.load_reference(GOLDEN / "reference_qwen2.5-coder-0.5b.npz")
 
-# What llama.cpp reaches on the same tokens, over the same buckets (docs/accuracy.md): the most that int8 activations may cost.
+# What llama.cpp reaches on the same tokens, over the same buckets (docs/accuracy.md): the most that int8 activations
+# may cost.
 PEER_KL = 0.000775
 
 
 def divergence(model: kvart.Model) -> dict[str, float | int]:
     kl, same = [], []
     for text in TEXTS:
-        logits = model.logits(text.ids.tolist())
+        logits = model.logits(text.ids.tolist(), kv="f16")
         kl.append(reference.bucketed_kl(text, logits))
         same.append(reference.same_top1(text, logits))
     return reference.summarize(np.concatenate(kl), np.concatenate(same))

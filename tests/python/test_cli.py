@@ -20,9 +20,18 @@ import pytest
 
 import kvart
 from kvart.cli import _main
-from kvart.cli.bench import split_formats
+from kvart.options import split_kv
 
 RUN_FIELDS = {"prompt_tokens", "tokens", "text", "stop", "stats"}
+GROUPED = [
+    ["eval", "perplexity"],
+    ["eval", "recall"],
+    ["cache"],
+    ["cache", "list"],
+    ["cache", "rm"],
+    ["cache", "verify"],
+    ["cache", "clear"],
+]
 ENVIRONMENT = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
 
 
@@ -54,10 +63,10 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
 
 def test_version_and_help(cli: Cli) -> None:
     assert cli("--version").out == f"kvart {kvart.__version__}\n"
-    for command in ([], ["pull"], ["run"], ["chat"], ["bench"], ["eval"], ["eval", "perplexity"]):
+    for command in ([], ["pull"], ["run"], ["chat"], ["bench"], ["eval"], *GROUPED):
         result = cli(*command, "--help")
         assert result.code == 0 and result.err == ""
-        if command and command != ["eval"]:
+        if command and command not in (["eval"], ["cache"]):
             assert "Examples" in result.out and f"kvart {' '.join(command)} " in result.out
 
 
@@ -118,7 +127,7 @@ def test_run_without_cache_tells_what_the_cache_saves(cli: Cli, tiny_path: Path)
     [
         (["MODEL", ""], "invalid_argument", "prompt is empty"),
         (["MODEL", "-"], "invalid_argument", "prompt is empty"),
-        (["MODEL", "x", "--kv", "int4"], "unsupported", "f32 and f16, found 'int4'"),
+        (["MODEL", "x", "--kv", "int3"], "invalid_argument", "'int3'; wanted f32, f16, int8"),
         (["MODEL", "x", "--kv-layout", "round"], "invalid_argument", "layout"),
         (["MODEL", "x", "--top-p", "2"], "invalid_argument", "top_p"),
         (["MODEL", "x", "--top-p", "much"], "invalid_argument", "--top-p"),
@@ -257,7 +266,7 @@ def test_perplexity_of_the_wrong_things(cli: Cli, tiny_path: Path, tmp_path: Pat
     assert "ctx" in cli(*start, text, "--ctx", 1).lines[0]["error"]["message"]
     text.write_bytes(b"bad \xff")
     assert cli(*start, text).lines[0]["error"]["offset"] == 4
-    assert cli(*start, text, "--kv", "int3").lines[0]["error"]["kind"] == "unsupported"
+    assert "int3" in cli(*start, text, "--kv", "f16,int3").lines[0]["error"]["message"]
 
 
 def test_bench_has_its_fields(cli: Cli, tiny_path: Path) -> None:
@@ -278,10 +287,10 @@ def test_bench_has_its_fields(cli: Cli, tiny_path: Path) -> None:
 
 
 def test_lists_of_formats() -> None:
-    assert split_formats("f16,k=f32,v=f16,f32") == ["f16", "k=f32,v=f16", "f32"]
+    assert split_kv("f16,k=f32,v=f16,f32") == ["f16", "k=f32,v=f16", "f32"]
     for wrong in ("k=f16", "f16,v=f16", "", "k=f16,v=f16,v=f32"):
         with pytest.raises(kvart.Error):
-            split_formats(wrong)
+            split_kv(wrong)
 
 
 # --- chat ---
