@@ -22,10 +22,11 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from make_tiny_model import make_tiny_model
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from make_tiny_model import make_tiny_model
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "python"))

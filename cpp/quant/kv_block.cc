@@ -36,8 +36,8 @@ float GetHalf(const uint8_t* from) {
 // The same as HalfToFloat, except for the bits of NaN.
 void ToFloats(const uint16_t* x, size_t n, float* y) {
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t sign = static_cast<uint32_t>(x[i] & 0x8000) << 16, magnitude = static_cast<uint32_t>(x[i] & 0x7fff)
-                                                                                  << 13;
+    const uint32_t sign = static_cast<uint32_t>(x[i] & 0x8000) << 16;
+    const uint32_t magnitude = static_cast<uint32_t>(x[i] & 0x7fff) << 13;
     const float subnormal = static_cast<float>(x[i] & 0x3ff) * 0x1p-24f;
     const uint32_t normal = magnitude + (112u << 23), special = magnitude | 0x7f800000u;
     const uint32_t small = magnitude < 1u << 23 ? std::bit_cast<uint32_t>(subnormal) : normal;
@@ -220,8 +220,10 @@ void KvBlock::Place(const float* x, uint8_t* out) const {
     for (int c = 0; c < head_dim_; ++c) {
       const float full = x[t * head_dim_ + c];
       const uint16_t half = FloatToHalf(full);
-      if (format_.code == KvCode::kF16) std::memcpy(out + FloatAt(t, c) * 2, &half, 2);
-      else std::memcpy(out + FloatAt(t, c) * 4, &full, 4);
+      if (format_.code == KvCode::kF16)
+        std::memcpy(out + FloatAt(t, c) * 2, &half, 2);
+      else
+        std::memcpy(out + FloatAt(t, c) * 4, &full, 4);
     }
   }
 }

@@ -1,4 +1,4 @@
-"""The decoder against the truth: transformers in float32 over the same weights (tests/golden, tools/make_reference.py)."""
+"""The decoder against the truth: transformers in float32 over the same weights (tests/golden)."""
 
 from __future__ import annotations
 

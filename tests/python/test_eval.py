@@ -170,7 +170,6 @@ def test_recall_reads_a_text_once(cli: Cli, model: kvart.Model) -> None:
 
 
 def test_the_plot_and_the_table_are_made_of_json_lines(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     lines = [
         {
             "model": "m",
@@ -191,14 +190,20 @@ def test_the_plot_and_the_table_are_made_of_json_lines(tmp_path: Path) -> None:
         for kv, bits, kld in (("int4", 4.5, 0.004), ("int8", 8.5, 0.0001))
         for name, positions in (("en", 1000), ("zh", 3000))
     ]
+    recalled = {"model": "m", "kv": "int4", "asked": 3, "right": 2, "base_right": 2, "agreement": 1.0}
     source = tmp_path / "eval.jsonl"
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kv": "int4", "asked": 3}\n')
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines) + json.dumps(recalled) + "\n")
     command = [sys.executable, str(ROOT / "tools" / "plot_quality.py"), str(source), "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "quality.png").read_bytes().startswith(b"\x89PNG")
     table = (tmp_path / "out" / "quality.md").read_text()
-    assert "| int4 |" in table and "| int8 |" in table and "4000" in table
+    assert "| m | 512 | int4 | 4.50 | 1.0040 | 0.00400 |" in table and "| int8 |" in table and "| 4000 |" in table
+    assert "| m | int4 | 3 | 2 | 2 | 100.0 % |" in table and "llama.cpp" in table
+    page = tmp_path / "out" / "quality.md"
+    page.write_text("words\n" + table)
+    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert page.read_text() == "words\n" + table
     source.write_text("not json\n")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "eval.jsonl:1" in done.stderr and "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-// Softmax over one page's scores, the mix of its values in every format, and joining what pages give.
+// Softmax over one page's scores, and the mix of its values in every format.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -61,20 +61,6 @@ void softmax_scalar(const SoftmaxArgs& a) {
     }
     a.m[r] = m;
     a.l[r] = LaneSum(lanes);
-  }
-}
-
-void attend_merge_scalar(const AttendMergeArgs& a) {
-  for (int64_t row = 0; row < a.n_rows; ++row) {
-    const float m = a.m[row];
-    if (m == -std::numeric_limits<float>::infinity()) continue;
-    const float top = std::max(a.run_m[row], m);
-    const float keep = Exp2(a.run_m[row] - top), take = Exp2(m - top);
-    a.run_m[row] = top;
-    a.run_l[row] = std::fma(a.l[row], take, a.run_l[row] * keep);
-    const float* o = a.o + row * a.head_dim;
-    float* run_o = a.run_o + row * a.head_dim;
-    for (int d = 0; d < a.head_dim; ++d) run_o[d] = std::fma(o[d], take, run_o[d] * keep);
   }
 }
 

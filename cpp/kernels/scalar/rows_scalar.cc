@@ -1,6 +1,7 @@
 // The small kernels over rows of activations: norm, quantization, SiLU, halves; and the scalar table.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/scalar/scalar_inl.h"
 #include "kernels/scalar/tables_scalar.h"
@@ -42,6 +43,20 @@ void silu_mul_scalar(const float* g, const float* u, int64_t n, float* y) {
 
 void to_half_scalar(const float* x, int64_t n, uint16_t* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = FloatToHalf(x[i]);
+}
+
+void attend_merge_scalar(const AttendMergeArgs& a) {
+  for (int64_t row = 0; row < a.n_rows; ++row) {
+    const float m = a.m[row];
+    if (m == -std::numeric_limits<float>::infinity()) continue;
+    const float top = std::max(a.run_m[row], m);
+    const float keep = Exp2(a.run_m[row] - top), take = Exp2(m - top);
+    a.run_m[row] = top;
+    a.run_l[row] = std::fma(a.l[row], take, a.run_l[row] * keep);
+    const float* o = a.o + row * a.head_dim;
+    float* run_o = a.run_o + row * a.head_dim;
+    for (int d = 0; d < a.head_dim; ++d) run_o[d] = std::fma(o[d], take, run_o[d] * keep);
+  }
 }
 
 }  // namespace kvart::scalar
