@@ -82,10 +82,8 @@ def _row(
 
 
 def _tokens(model: Model, count: int) -> list[int]:
-    """Always the same plain tokens."""
-    generator = random.Random(count)
-    high = min(model.info.n_vocab, 10_000)
-    return [generator.randrange(high) for _ in range(count)]
+    """Plain tokens, others each time: pages of the same ones would be found, not computed."""
+    return random.choices(range(min(model.info.n_vocab, 10_000)), k=count)
 
 
 def _prefill(session: Session, count: int) -> float:

@@ -121,11 +121,9 @@ class Model:
         self._check_process()
         return Session(self, (self._core if name is None else self._durable_core()).session(given))
 
-    def load_session(
-        self, path: str | os.PathLike[str], *, ctx: int = 0, window: int = 0, cache: bool = True, chunk: int = 512
-    ) -> Session:
-        """A session out of a file that Session.save wrote, with the formats that are in the file."""
-        given = options.session_options(ctx=ctx, window=window, cache=cache, chunk=chunk)
+    def load_session(self, path: str | os.PathLike[str], *, ctx: int = 0, chunk: int = 512) -> Session:
+        """A session out of a file that Session.save wrote, with the formats, sinks and window that are in the file."""
+        given = options.session_options(ctx=ctx, chunk=chunk)
         self._check_process()
         return Session(self, self._core.load_session(check_text(os.fspath(path), "path"), given))
 

@@ -33,6 +33,7 @@ class Text:
     """Records of one sort, and a question on each field of each."""
 
     content: str
+    chinese: bool
     questions: list[Question] = field(default_factory=list)
 
 
@@ -53,67 +54,72 @@ def _date(rng: random.Random) -> str:
     return f"{rng.randrange(1990, 2026)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
 
 
-def _invoice(rng: random.Random, name: str) -> tuple[str, list[Question]]:
-    id, date = f"INV-{_digits(rng, 5)}", _date(rng)
-    amount, phone = f"{rng.randrange(100, 99999)}.{rng.randrange(100):02}", f"555-{_digits(rng, 3)}-{_digits(rng, 4)}"
-    order = _digits(rng, 6)
-    text = (
-        f"Invoice {id} went to {name} on {date}. The amount due is {amount} euros for order number {order}. "
-        f"The phone number of {name} is {phone}.\n"
-    )
-    return text, [
-        Question(f"What is the number of the invoice that went to {name}?", id, _ID),
-        Question(f"On which date did the invoice go to {name}?", date, _DATE),
-        Question(f"What is the amount due of {name}, in euros?", amount, _AMOUNT),
-        Question(f"What is the phone number of {name}?", phone, _PHONE),
-        Question(f"What is the order number of {name}?", order, _COUNT),
-    ]
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    kind: str
+    make: Callable[[random.Random], str]
 
 
-def _patient(rng: random.Random, name: str) -> tuple[str, list[Question]]:
-    id, date = f"P-{_digits(rng, 6)}", _date(rng)
-    pulse, glucose = str(rng.randrange(50, 130)), f"{rng.randrange(3, 20)}.{rng.randrange(100):02}"
-    phone = f"+49-{_digits(rng, 3)}-{_digits(rng, 6)}"
-    text = (
-        f"Patient {name} has the patient id {id} and was born on {date}. The pulse of {name} is {pulse} and the blood "
-        f"glucose is {glucose}. In an emergency call {phone}.\n"
-    )
-    return text, [
-        Question(f"What is the patient id of {name}?", id, _ID),
-        Question(f"What is the date of birth of {name}?", date, _DATE),
-        Question(f"What is the pulse of {name}?", pulse, _COUNT),
-        Question(f"What is the blood glucose of {name}?", glucose, _AMOUNT),
-        Question(f"Which number is to be called in an emergency of {name}?", phone, _PHONE),
-    ]
+def _amount(low: int, high: int) -> Callable[[random.Random], str]:
+    return lambda rng: f"{rng.randrange(low, high)}.{rng.randrange(100):02}"
 
 
-def _chinese_order(rng: random.Random, name: str) -> tuple[str, list[Question]]:
-    id, date = f"DD-{_digits(rng, 6)}", _date(rng)
-    amount, phone, count = f"{rng.randrange(10, 9999)}.{rng.randrange(100):02}", f"13{_digits(rng, 9)}", _digits(rng, 3)
-    text = (
-        f"客户{name}的订单号是{id},下单日期是{date},订购了{count}件商品,金额是{amount}元,{name}的手机号码是{phone}。\n"
-    )
-    return text, [
-        Question(f"客户{name}的订单号是什么?", id, _ID),
-        Question(f"客户{name}的下单日期是哪天?", date, _DATE),
-        Question(f"客户{name}订购了多少件商品?", count, _COUNT),
-        Question(f"客户{name}的金额是多少元?", amount, _AMOUNT),
-        Question(f"客户{name}的手机号码是多少?", phone, _PHONE),
-    ]
+def _number(digits: int) -> Callable[[random.Random], str]:
+    return lambda rng: _digits(rng, digits)
 
 
-def _chinese_patient(rng: random.Random, name: str) -> tuple[str, list[Question]]:
-    id, date = f"BL-{_digits(rng, 6)}", _date(rng)
-    pulse, glucose = str(rng.randrange(50, 130)), f"{rng.randrange(3, 20)}.{rng.randrange(100):02}"
-    phone = f"010-{_digits(rng, 8)}"
-    text = f"患者{name}的病历号是{id},出生日期是{date},心率是{pulse},血糖是{glucose},家属电话是{phone}。\n"
-    return text, [
-        Question(f"患者{name}的病历号是什么?", id, _ID),
-        Question(f"患者{name}的出生日期是哪天?", date, _DATE),
-        Question(f"患者{name}的心率是多少?", pulse, _COUNT),
-        Question(f"患者{name}的血糖是多少?", glucose, _AMOUNT),
-        Question(f"患者{name}的家属电话是多少?", phone, _PHONE),
-    ]
+def _prefixed(prefix: str, digits: int) -> Callable[[random.Random], str]:
+    return lambda rng: prefix + _digits(rng, digits)
+
+
+def _phone(rng: random.Random) -> str:
+    return f"555-{_digits(rng, 3)}-{_digits(rng, 4)}"
+
+
+# Sorts of records: in a text all are of one sort.
+_SORTS: tuple[tuple[str, tuple[_Field, ...]], ...] = (
+    (
+        "en",
+        (
+            _Field("invoice number", _ID, _prefixed("INV-", 5)),
+            _Field("invoice date", _DATE, _date),
+            _Field("amount due", _AMOUNT, _amount(100, 99999)),
+            _Field("phone number", _PHONE, _phone),
+            _Field("order number", _COUNT, _number(6)),
+        ),
+    ),
+    (
+        "zh",
+        (
+            _Field("订单号", _ID, _prefixed("DD-", 6)),
+            _Field("下单日期", _DATE, _date),
+            _Field("订购数量", _COUNT, _number(3)),
+            _Field("订单金额", _AMOUNT, _amount(10, 9999)),
+            _Field("手机号码", _PHONE, _prefixed("13", 9)),
+        ),
+    ),
+    (
+        "en",
+        (
+            _Field("patient id", _ID, _prefixed("P-", 6)),
+            _Field("date of birth", _DATE, _date),
+            _Field("blood glucose", _AMOUNT, _amount(3, 20)),
+            _Field("insurance number", _COUNT, _number(8)),
+            _Field("emergency number", _PHONE, _prefixed("+49-843-", 6)),
+        ),
+    ),
+    (
+        "zh",
+        (
+            _Field("病历号", _ID, _prefixed("BL-", 6)),
+            _Field("出生日期", _DATE, _date),
+            _Field("血糖", _AMOUNT, _amount(3, 20)),
+            _Field("医保号", _COUNT, _number(8)),
+            _Field("家属电话", _PHONE, _prefixed("010-", 8)),
+        ),
+    ),
+)
 
 
 _FIRST = (
@@ -122,38 +128,41 @@ _FIRST = (
 _LAST = "Adler Brandt Costa Dubois Evans Fischer Garcia Hansen Ivanov Jensen Keller Lopez Meyer Novak Olsen Petit Rossi"
 _CHINESE_FIRST = "王 李 张 刘 陈 杨 赵 黄 周 吴 徐 孙 胡 朱 高 林"
 _CHINESE_LAST = "伟 芳 秀英 建国 晓明 丽华 志强 海燕 文静 国栋 雪梅 立新 春花 少杰 雅琴 永福"
-_SORTS: tuple[tuple[Callable[[random.Random, str], tuple[str, list[Question]]], bool], ...] = (
-    (_invoice, False),
-    (_chinese_order, True),
-    (_patient, False),
-    (_chinese_patient, True),
-)
 
 
 def make_text(number: int, n_tokens: int, count_tokens: Callable[[str], int], seed: int = 0) -> Text:
     """Text `number` of a seed, about n_tokens long. Equal arguments give equal texts."""
     rng = random.Random(f"{seed}/{number}")
-    record, chinese = _SORTS[number % len(_SORTS)]
-    first, last, gap = (_CHINESE_FIRST, _CHINESE_LAST, "") if chinese else (_FIRST, _LAST, " ")
-    names = [f"{a}{gap}{b}" for a in first.split() for b in last.split()]
+    language, fields = _SORTS[number % len(_SORTS)]
+    chinese = language == "zh"
+    first, last = (list(names.split()) for names in ((_CHINESE_FIRST, _CHINESE_LAST) if chinese else (_FIRST, _LAST)))
+    names = [f"{a}{b}" if chinese else f"{a} {b}" for a in first for b in last]
     rng.shuffle(names)
-    text = Text("")
+    text = Text("", chinese)
     length = 0
     while length < n_tokens and names:
-        part, questions = record(rng, names.pop())
+        name = names.pop()
+        part = ""
+        for item in fields:
+            value = item.make(rng)
+            if chinese:
+                part += f"{name}的{item.name}是 {value}。"
+                text.questions.append(Question(f"{name}的{item.name}是什么?", value, item.kind))
+            else:
+                part += f"The {item.name} of {name} is {value}. "
+                text.questions.append(Question(f"What is the {item.name} of {name}?", value, item.kind))
+        part = part.rstrip() + "\n"
         text.content += part
-        text.questions += questions
         length += count_tokens(part)
     return text
 
 
-def _ask(content: str, question: str, chinese: bool) -> list[dict[str, str]]:
-    if chinese:
-        start, end = "下面是一些记录:\n\n", "\n请根据上面的记录,只回答所问的内容,照原样抄写,不要解释。\n问题:"
+def _ask(text: Text, question: Question) -> list[dict[str, str]]:
+    if text.chinese:
+        start, end = "下面是一些记录:\n\n", "\n根据上面的记录回答,照原样抄写。\n问题:"
     else:
-        start = "Here are some records:\n\n"
-        end = "\nAnswer from the records above with the value alone, exactly as it is written there.\nQuestion: "
-    return [{"role": "user", "content": f"{start}{content}{end}{question}"}]
+        start, end = "Here are some records:\n\n", "\nAnswer from the records above, exactly.\nQuestion: "
+    return [{"role": "user", "content": f"{start}{text.content}{end}{question.text}"}]
 
 
 def extract(answer: str, kind: str) -> str:
@@ -200,16 +209,16 @@ def recall(
         chosen = random.Random(f"{seed}/{number}/asked").sample(text.questions, min(count, len(text.questions)))
         asked += chosen
         for at, format in enumerate(every):
-            for done, answer in enumerate(_answers(model, text, chosen, format, _SORTS[number % len(_SORTS)][1]), 1):
+            for done, answer in enumerate(_answers(model, text, chosen, format), 1):
                 answers[format].append(answer)
                 if progress:
                     progress((number + (at + done / len(chosen)) / len(every)) / n_texts)
     return [_result(format, asked, answers[format], answers[against], against) for format in formats]
 
 
-def _answers(model: Model, text: Text, questions: list[Question], kv: str, chinese: bool) -> Iterator[str]:
+def _answers(model: Model, text: Text, questions: list[Question], kv: str) -> Iterator[str]:
     """The answer to each question, read after the text is read once."""
-    prompts = [model.chat_format.encode(_ask(text.content, question.text, chinese)) for question in questions]
+    prompts = [model.chat_format.encode(_ask(text, question)) for question in questions]
     keep = min((common_prefix(prompts[0], prompt) for prompt in prompts), default=0)
     keep = min(keep, *(len(prompt) - 1 for prompt in prompts)) if prompts else 0
     with model.session(kv=kv) as session:

@@ -254,7 +254,7 @@ def test_perplexity(cli: Cli, tiny: kvart.Model, tiny_path: Path, tmp_path: Path
     assert line["top1"] > 0.98 and line["ppl_ratio"] == pytest.approx(1, abs=1e-2)
     fields = "model text ctx kv ppl base_kv base_ppl ppl_ratio kld_mean kld_p99 kld_max top1 bits_per_value positions"
     assert set(fields.split()) <= set(line)
-    assert "KL divergence" in cli(*arguments).out
+    assert "KL mean" in cli(*arguments).out
 
 
 def test_perplexity_of_the_wrong_things(cli: Cli, tiny_path: Path, tmp_path: Path) -> None:
@@ -284,6 +284,15 @@ def test_bench_has_its_fields(cli: Cli, tiny_path: Path) -> None:
     assert "tok/s" in cli(*arguments).out
     assert cli("bench", tiny_path, "--depth", "x", "--json").lines[0]["error"]["kind"] == "invalid_argument"
     assert cli("bench", tiny_path, "--depth", "600", "--json").code == 2
+
+
+def test_bench_finds_no_pages_of_its_own(make_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    from kvart.bench import bench
+
+    model = kvart.Model(make_tiny(context_length=2048), kv_dir=tmp_path / "pages")
+    for _ in range(2):
+        assert len(list(bench(model, prompt=400, gen=3, depths=[0, 300], repetitions=2))) == 4
+    assert model.stats["reused_positions"] == 0
 
 
 def test_lists_of_formats() -> None:
@@ -330,7 +339,7 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=ENVIRONMENT,
+            env=ENVIRONMENT | {"KVART_KV_DIR": os.environ["KVART_KV_DIR"]},
             start_new_session=True,
         )
         os.close(theirs)
@@ -386,6 +395,19 @@ def test_chat_on_a_terminal(tiny_path: Path) -> None:
     terminal.wait_for(PROMPT)
     terminal.type("\x04")
     assert terminal.end() == 0
+
+
+def test_a_session_on_a_terminal_shows_where_it_was(tiny_path: Path) -> None:
+    for question, shown in (("hello", r"diary: a new session"), ("and you?", r"(?s)\d+ tokens, .*> hello")):
+        terminal = Terminal("chat", tiny_path, "-n", 5, "--temperature", 0, "--session", "diary", "--verbose")
+        terminal.wait_for(shown)
+        terminal.wait_for("/help")
+        terminal.wait_for(PROMPT)
+        terminal.type(question + "\r")
+        terminal.wait_for(r"tok/s")
+        terminal.wait_for(PROMPT)
+        terminal.type("/exit\r")
+        assert terminal.end() == 0
 
 
 def test_ctrl_c_stops_an_answer_and_keeps_the_chat(make_tiny: Callable[..., Path]) -> None:

@@ -206,6 +206,18 @@ def test_rewind_and_edit_are_durable(path: Path, plain: kvart.Model, kv_dir: Pat
     assert open_model(path, kv_dir).session("a").tokens == []
 
 
+def test_a_windowed_session_is_resumed_beyond_its_context(make_tiny: Callable[..., Path], kv_dir: Path) -> None:
+    path = make_tiny(context_length=512)
+    whole = kvart.Model(path, threads=2).session(window=200)
+    for turn in range(12):
+        whole.append(some_ids(100, turn))
+        model = kvart.Model(path, threads=2, kv_dir=kv_dir)
+        with model.session("a", window=200) as session:
+            assert session.resumed.tokens == 100 * turn
+            session.append(some_ids(100, turn))
+            np.testing.assert_array_equal(session.logits(), whole.logits())
+
+
 # --- sharing ---
 
 

@@ -223,7 +223,8 @@ def test_a_saved_session_is_loaded_as_it_was(model: kvart.Model, tmp_path: Path,
     session.save(path)
     again = model.load_session(path)
     assert again.tokens == session.tokens
-    assert again.resumed.to_compute <= 1
+    # Float formats keep the ids alone.
+    assert again.resumed.to_compute == (0 if "int" in kv else 338)
     for ours, theirs in zip(again.kv(), session.kv(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(again.logits(), session.logits())
