@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/fake_fs.h"
+#include "kvcache/sequence.h"
 #include "kvcache/index.h"
 #include "kvcache/journal.h"
 #include "kvcache/page_file.h"
@@ -37,8 +38,8 @@ std::vector<uint16_t> Rows(float (*f)(int, int), int tokens) {
 struct Example {
   KvGeometry geometry;
   StoreOptions options;
-  SlotHead page, sinks;
-  std::vector<uint8_t> page_payload, sinks_payload;
+  SlotHead page;
+  std::vector<uint8_t> page_payload, open_page;
   KvFormats formats = ParseKvFormats("int4", "int4").value();
   KvBlock keys{formats.k, true, kTokens, kDim}, values{formats.v, false, kTokens, kDim};
 };
@@ -48,12 +49,17 @@ Example MakeExample(FileSystem* files) {
   e.geometry.n_layers = e.geometry.n_kv_heads = 1;
   e.geometry.head_dim = kDim;
   e.geometry.page_tokens = kTokens;
+  e.geometry.formats = e.formats;
+  e.geometry.sinks = kSinks;
   e.page_payload.resize(e.keys.bytes() + e.values.bytes());
   e.keys.Encode(Rows(Key, kTokens).data(), kSinks, e.page_payload.data());
   e.values.Encode(Rows(Value, kTokens).data(), kSinks, e.page_payload.data() + e.keys.bytes());
-  for (const auto f : {Key, Value}) {
-    for (const uint16_t half : Rows(f, kSinks))
-      e.sinks_payload.insert(e.sinks_payload.end(), {uint8_t(half), uint8_t(half >> 8)});
+  // A tile: keys channel by channel, values token by token.
+  const std::vector<uint16_t> key_rows = Rows(Key, kTokens), value_rows = Rows(Value, kTokens);
+  for (int i = 0; i < 2 * kTokens * kDim; ++i) {
+    const int j = i % (kTokens * kDim);
+    const uint16_t half = i < kTokens * kDim ? key_rows[static_cast<size_t>(j % kTokens * kDim + j / kTokens)] : value_rows[static_cast<size_t>(j)];
+    e.open_page.insert(e.open_page.end(), {uint8_t(half), uint8_t(half >> 8)});
   }
   e.options.payload_bytes = e.page_payload.size();
   e.options.k_format = e.options.v_format = "int4";
@@ -64,9 +70,6 @@ Example MakeExample(FileSystem* files) {
   e.page.kind = SlotKind::kPage;
   e.page.ids = {100, 101, 102, 103, 104, 105, 106, 107};
   e.page.name = NameOfPage(e.page.previous, e.page.ids);
-  e.sinks = e.page;
-  e.sinks.kind = SlotKind::kSinks;
-  e.sinks.ids.clear();
   return e;
 }
 
@@ -103,8 +106,14 @@ TEST(Format, TheDocumentsBytesAreWhatTheCodeWrites) {
   FakeFiles files;
   const Example e = MakeExample(&files);
   {
-    const auto store = PageStore::Open("/kv", e.geometry, e.options).value();
-    ASSERT_TRUE(store->Put(e.page, e.page_payload).ok() && store->Put(e.sinks, e.sinks_payload).ok());
+    const auto sequence = NewPagedSequence(PagePool::New(e.geometry, HostMemory()).value(),
+                                           PageStore::Open("/kv", e.geometry, e.options).value(), 0)
+                              .value();
+    ASSERT_TRUE(sequence->Reserve(kTokens).ok());
+    const KvView::Run run = sequence->View(0, kTokens).runs.at(0);
+    std::memcpy(HostPointer<uint8_t>(run.k), e.open_page.data(), e.open_page.size());
+    sequence->Commit(e.page.ids);
+    ASSERT_TRUE(sequence->Seal(e.page_payload).ok());
   }
   JournalOptions session;
   session.store = {e.options.fingerprint, "int4", "int4"};
@@ -122,12 +131,14 @@ TEST(Format, TheDocumentsBytesAreWhatTheCodeWrites) {
   const uint64_t home = SlotIndex::KeyOf(e.page.name) & 255;
   std::map<std::string, std::span<const uint8_t>> written = {
       {"header", all.subspan(0, 156)},
-      {"page-head", all.subspan(16384, 128)},
-      {"page-payload", all.subspan(16384 + 1024, e.page_payload.size())},
-      {"sinks-head", all.subspan(16384 * 2, 128)},
-      {"sinks-payload", all.subspan(16384 * 2 + 1024, e.sinks_payload.size())},
+      {"sinks-head-0", all.subspan(16384, 128)},
+      {"sinks-payload-0", all.subspan(16384 + 1024, 128)},
+      {"sinks-head-1", all.subspan(16384 * 2, 128)},
+      {"sinks-payload-1", all.subspan(16384 * 2 + 1024, 128)},
+      {"page-head", all.subspan(16384 * 3, 128)},
+      {"page-payload", all.subspan(16384 * 3 + 1024, e.page_payload.size())},
       {"index-header", std::span<const uint8_t>(index).subspan(0, 16)},
-      {"index-entries", std::span<const uint8_t>(index).subspan(16 + 16 * home, 32)},
+      {"index-entry", std::span<const uint8_t>(index).subspan(16 + 16 * home, 16)},
       {"session", std::span<const uint8_t>(journal)},
   };
   const auto document = Document();
@@ -157,22 +168,22 @@ TEST(Format, TheDocumentsPageDecodes) {
   }
   PageFileHeader header = MakePageFileHeader(e.geometry, e.options).value();
   bool free = true;
+  for (const char* name : {"page-head", "sinks-head-0", "sinks-head-1"}) ASSERT_EQ(document[name].size(), 128u) << name;
   const auto head = DecodeHead(header, document["page-head"], &free);
   ASSERT_TRUE(head.has_value());
   EXPECT_EQ(head->head, e.page);
   EXPECT_EQ(head->payload_bytes, payload.size());
-  const auto sinks = DecodeHead(header, document["sinks-head"], &free);
-  ASSERT_TRUE(sinks.has_value());
-  EXPECT_EQ(sinks->head, e.sinks);
-  const std::vector<uint8_t>& rows = document["sinks-payload"];
-  ASSERT_EQ(rows.size(), 2u * 2 * kSinks * kDim);
-  for (int i = 0; i < kSinks * kDim; ++i) {
-    uint16_t key, value;
-    std::memcpy(&key, rows.data() + 2 * i, 2);
-    std::memcpy(&value, rows.data() + 2 * (kSinks * kDim + i), 2);
-    EXPECT_EQ(HalfToFloat(key), Key(i / kDim, i % kDim));
-    EXPECT_EQ(HalfToFloat(value), Value(i / kDim, i % kDim));
+  std::vector<uint8_t> sinks;
+  for (const char* piece : {"0", "1"}) {
+    const auto found = DecodeHead(header, document[std::string("sinks-head-") + piece], &free);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->head.kind, SlotKind::kSinks);
+    EXPECT_EQ(found->head.page, static_cast<uint32_t>(piece[0] - '0'));
+    EXPECT_EQ(found->head.previous, e.page.name);
+    const std::vector<uint8_t>& part = document[std::string("sinks-payload-") + piece];
+    sinks.insert(sinks.end(), part.begin(), part.end());
   }
+  EXPECT_EQ(sinks, e.open_page);  // here the tile of the sinks is the whole page
 }
 
 }  // namespace
