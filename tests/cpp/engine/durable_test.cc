@@ -108,7 +108,9 @@ TEST_F(Durable, AHitEqualsAMissAtEveryCutChunkAndThreadCount) {
         }
         ASSERT_TRUE(session->Append(std::span(ids).subspan(static_cast<size_t>(cut)), nullptr).ok());
         ASSERT_EQ(LastLogits(*session), expected_logits) << threads << " threads, chunk " << chunk << ", cut " << cut;
-        if (cut % 32 == 0) ASSERT_EQ(Kv(*session), expected_kv) << cut;
+        if (cut % 32 == 0) {
+          ASSERT_EQ(Kv(*session), expected_kv) << cut;
+        }
       }
     }
     EXPECT_GT(model->stats().store_hits, 100u);
