@@ -34,7 +34,7 @@ Stats Model::stats() const {
   const std::lock_guard lock(impl_->mutex);
   Stats stats = impl_->stats;
   for (const Impl::Cache& cache : impl_->caches) {
-    stats.kv_bytes += cache.pool->pages_in_use() * cache.pool->layout().bytes();
+    stats.kv_bytes += cache.pool->bytes_in_use();
     stats.pool_requests += cache.pool->allocations();
     stats.pool_hits += cache.pool->reuses();
     if (cache.store == nullptr) continue;

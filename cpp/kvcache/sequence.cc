@@ -30,19 +30,23 @@ class PagedSequence final : public KvSequence {
 
   Status Reserve(int64_t n) override {
     if (n > Room()) return Status(StatusCode::kInternal, "more tokens at once than the open page has room for");
-    const int64_t page_tokens = geometry_.page_tokens, begin = open_begin();
-    const size_t n_pages = static_cast<size_t>(DivideUp(size() + n - begin, page_tokens));
+    if (n == 0) return Status::Ok();
+    const int64_t page_tokens = geometry_.page_tokens, used = size() - open_begin(), end = used + n;
     std::vector<PagePool::PageRef> pages = open_;
-    pages.reserve(n_pages);
-    // The page that will be written to must be ours alone.
-    const size_t tail = static_cast<size_t>((size() - begin) / page_tokens);
-    if (n > 0 && size() % page_tokens != 0 && open_[tail].use_count() > 2) {  // ours and the copy above
-      KVART_ASSIGN_OR_RETURN(pages[tail], pool_->Allocate());
-      KVART_RETURN_IF_ERROR(
-          pool_->memory().Copy(pages[tail]->block.address(), open_[tail]->block.address(), pool_->layout().bytes()));
+    // The page that will be written to must be ours alone, and have room.
+    if (used % page_tokens != 0) {
+      const size_t tail = static_cast<size_t>(used / page_tokens);
+      const int64_t in_page = used % page_tokens, wanted = std::min(page_tokens, in_page + n);
+      const PagePool::Page& old = *open_[tail];
+      if (open_[tail].use_count() > 2 || old.capacity < wanted) {  // two: ours and the copy above
+        KVART_ASSIGN_OR_RETURN(pages[tail], pool_->Allocate(wanted));
+        KVART_RETURN_IF_ERROR(CopyTokens(old.block.address(), {geometry_, old.capacity}, pages[tail]->block.address(),
+                                         {geometry_, pages[tail]->capacity}, Tiles(in_page)));
+      }
     }
-    while (pages.size() < n_pages) {
-      KVART_ASSIGN_OR_RETURN(PagePool::PageRef page, pool_->Allocate());
+    while (static_cast<int64_t>(pages.size()) * page_tokens < end) {
+      KVART_ASSIGN_OR_RETURN(PagePool::PageRef page,
+                             pool_->Allocate(std::min(page_tokens, end - static_cast<int64_t>(pages.size()) * page_tokens)));
       pages.push_back(std::move(page));
     }
     open_ = std::move(pages);
@@ -73,7 +77,7 @@ class PagedSequence final : public KvSequence {
     }
     for (int64_t pos = open_begin(); pos < n_tokens; pos += page_tokens) {
       const size_t i = static_cast<size_t>((pos - open_begin()) / page_tokens);
-      view.runs.push_back(FloatRun(open_[i]->block.address(), pool_->layout(), layer, pos, geometry_.page_tokens));
+      view.runs.push_back(FloatRun(open_[i]->block.address(), {geometry_, open_[i]->capacity}, layer, pos, open_[i]->capacity));
     }
     return view;
   }
@@ -204,14 +208,15 @@ class PagedSequence final : public KvSequence {
     KVART_ASSIGN_OR_RETURN(const Block block, Block::Allocate(pool_->memory(), pieces.open.size()));
     KVART_RETURN_IF_ERROR(pool_->memory().Write(block.address(), pieces.open.data(), pieces.open.size()));
     KVART_RETURN_IF_ERROR(Reserve(pieces.open_tokens));
-    KVART_RETURN_IF_ERROR(
-        CopyTokens(block.address(), from, open_[0]->block.address(), pool_->layout(), Tiles(pieces.open_tokens)));
+    KVART_RETURN_IF_ERROR(CopyTokens(block.address(), from, open_[0]->block.address(), {geometry_, open_[0]->capacity},
+                                     Tiles(pieces.open_tokens)));
     Commit(ids);
     return Status::Ok();
   }
 
   uint64_t held_bytes() const override {
-    uint64_t bytes = open_.size() * pool_->layout().bytes();
+    uint64_t bytes = 0;
+    for (const PagePool::PageRef& page : open_) bytes += page->block.bytes();
     for (const Sealed& page : sealed_) bytes += page.slot != nullptr ? sealed_offsets_.bytes() : 0;
     if (sinks_ != nullptr) bytes += sinks_->bytes();
     return bytes;
@@ -273,7 +278,7 @@ class PagedSequence final : public KvSequence {
   Result<Block> CopyOfOpen(int64_t tokens) const {
     const KvOffsets to(geometry_, tokens);
     KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), to.bytes()));
-    KVART_RETURN_IF_ERROR(CopyTokens(open_[0]->block.address(), pool_->layout(), block.address(), to, tokens));
+    KVART_RETURN_IF_ERROR(CopyTokens(open_[0]->block.address(), {geometry_, open_[0]->capacity}, block.address(), to, tokens));
     return block;
   }
 

@@ -21,9 +21,10 @@ _MAX_TOKENS = 24
 
 @dataclass(frozen=True)
 class Question:
-    """kind: the pattern that finds the figure in an answer."""
+    """begin: how its answer begins, which is given; the figure follows. kind: the pattern that finds it."""
 
     text: str
+    begin: str
     wanted: str
     kind: str
 
@@ -123,11 +124,15 @@ _SORTS: tuple[tuple[str, tuple[_Field, ...]], ...] = (
 
 
 _FIRST = (
-    "Anna Boris Clara David Elena Felix Greta Hugo Irene Jonas Karla Leon Maria Nils Olga Peter Rosa Simon Tina Victor"
+    "Anna Boris Clara David Elena Felix Greta Hugo Irene Jonas Karla Leon Maria Nils Olga Peter Quentin Rosa Simon Tina "
+    "Ulrich Victor Wanda Xavier Yvonne Zoe"
 )
-_LAST = "Adler Brandt Costa Dubois Evans Fischer Garcia Hansen Ivanov Jensen Keller Lopez Meyer Novak Olsen Petit Rossi"
-_CHINESE_FIRST = "王 李 张 刘 陈 杨 赵 黄 周 吴 徐 孙 胡 朱 高 林"
-_CHINESE_LAST = "伟 芳 秀英 建国 晓明 丽华 志强 海燕 文静 国栋 雪梅 立新 春花 少杰 雅琴 永福"
+_LAST = (
+    "Adler Brandt Costa Dubois Evans Fischer Garcia Hansen Ivanov Jensen Keller Lopez Meyer Novak Olsen Petit Quinn Rossi "
+    "Schmidt Torres Unger Vogel Weber Xu Young Zimmer"
+)
+_CHINESE_FIRST = "王 李 张 刘 陈 杨 赵 黄 周 吴 徐 孙 胡 朱 高 林 何 郭 马 罗 梁 宋 郑 谢 韩 唐"
+_CHINESE_LAST = "伟 芳 秀英 建国 晓明 丽华 志强 海燕 文静 国栋 雪梅 立新 春花 少杰 雅琴 永福 子轩 美玲 大勇 佳怡 天宇 红梅 振华 思远 若兰 德胜"
 
 
 def make_text(number: int, n_tokens: int, count_tokens: Callable[[str], int], seed: int = 0) -> Text:
@@ -135,9 +140,16 @@ def make_text(number: int, n_tokens: int, count_tokens: Callable[[str], int], se
     rng = random.Random(f"{seed}/{number}")
     language, fields = _SORTS[number % len(_SORTS)]
     chinese = language == "zh"
-    first, last = (list(names.split()) for names in ((_CHINESE_FIRST, _CHINESE_LAST) if chinese else (_FIRST, _LAST)))
-    names = [f"{a}{b}" if chinese else f"{a} {b}" for a in first for b in last]
-    rng.shuffle(names)
+    first, last = (_CHINESE_FIRST.split(), _CHINESE_LAST.split()) if chinese else (_FIRST.split(), _LAST.split())
+    rng.shuffle(first)
+    rng.shuffle(last)
+    # Names that share a part come late: who is meant shall be easy, for the figures are what is tested.
+    names = [
+        (first[i] if chinese else first[i] + " ") + last[(i + turn) % len(last)]
+        for turn in range(len(last))
+        for i in range(len(first))
+    ]
+    names.reverse()
     text = Text("", chinese)
     length = 0
     while length < n_tokens and names:
@@ -147,10 +159,12 @@ def make_text(number: int, n_tokens: int, count_tokens: Callable[[str], int], se
             value = item.make(rng)
             if chinese:
                 part += f"{name}的{item.name}是 {value}。"
-                text.questions.append(Question(f"{name}的{item.name}是什么?", value, item.kind))
+                begin = f"{name}的{item.name}是"
+                text.questions.append(Question(f"{begin}什么?", begin, value, item.kind))
             else:
                 part += f"The {item.name} of {name} is {value}. "
-                text.questions.append(Question(f"What is the {item.name} of {name}?", value, item.kind))
+                begin = f"The {item.name} of {name} is"
+                text.questions.append(Question(f"What is the {item.name} of {name}?", begin, value, item.kind))
         part = part.rstrip() + "\n"
         text.content += part
         length += count_tokens(part)
@@ -218,7 +232,10 @@ def recall(
 
 def _answers(model: Model, text: Text, questions: list[Question], kv: str) -> Iterator[str]:
     """The answer to each question, read after the text is read once."""
-    prompts = [model.chat_format.encode(_ask(text, question)) for question in questions]
+    prompts = [
+        model.chat_format.encode(_ask(text, question)) + model.encode(question.begin, special=False)
+        for question in questions
+    ]
     keep = min((common_prefix(prompts[0], prompt) for prompt in prompts), default=0)
     keep = min(keep, *(len(prompt) - 1 for prompt in prompts)) if prompts else 0
     with model.session(kv=kv) as session:

@@ -156,6 +156,24 @@ TEST(Paged, ForksShareFullPagesAndCopyOnlyTheOneWrittenTo) {
   b.Check();
 }
 
+TEST(Paged, OpenPagesGrowWithTheirText) {
+  std::mt19937 rng(3);
+  KvGeometry g = Small();
+  g.page_tokens = 128;
+  auto pool = PagePool::New(g, HostMemory()).value();
+  Cache a{NewPagedSequence(pool, nullptr, 0).value(), {}};
+  uint64_t before = 0;
+  for (const int64_t size : {3, 16, 17, 33, 64, 65, 128, 129, 200}) {
+    a.Append(static_cast<int>(size - a.kv->size()), rng);
+    a.Check();
+    EXPECT_GE(pool->bytes_in_use(), before);
+    before = pool->bytes_in_use();
+    const int64_t tail = size % 128 == 0 ? 128 : size % 128;
+    const int64_t capacity = tail <= 16 ? 16 : tail <= 32 ? 32 : tail <= 64 ? 64 : 128;
+    EXPECT_EQ(before, KvOffsets(g, (size - tail) + capacity).bytes()) << size;
+  }
+}
+
 TEST(Paged, PagesAreReused) {
   std::mt19937 rng(3);
   auto pool = PagePool::New(Small(), HostMemory()).value();
