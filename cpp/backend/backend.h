@@ -41,15 +41,15 @@ struct AttentionShape {
 
 // One layer's attention weights. Vectors are float32 in memory(); address 0 is "none".
 struct AttentionWeights {
-  Address norm = 0;                                          // (n_embd)
-  std::unique_ptr<Matrix> q, k, v, out;                      // (heads * head_dim, n_embd); out (n_embd, n_heads * head_dim)
+  Address norm = 0;                      // (n_embd)
+  std::unique_ptr<Matrix> q, k, v, out;  // (heads * head_dim, n_embd); out (n_embd, n_heads * head_dim)
   Address q_bias = 0, k_bias = 0, v_bias = 0, out_bias = 0;  // (rows of the matrix)
   Address q_norm = 0, k_norm = 0;                            // (head_dim): qwen3
 };
 
 struct MlpWeights {
-  Address norm = 0;                         // (n_embd)
-  std::unique_ptr<Matrix> gate, up, down;   // (n_ff, n_embd), (n_ff, n_embd), (n_embd, n_ff)
+  Address norm = 0;                        // (n_embd)
+  std::unique_ptr<Matrix> gate, up, down;  // (n_ff, n_embd), (n_ff, n_embd), (n_embd, n_ff)
 };
 
 // Rows [first_row, first_row + n) of the batch are the tokens at positions pos … of one sequence.
@@ -57,7 +57,7 @@ struct KvSpan {
   int64_t first_row = 0;
   int64_t n = 0;
   int64_t pos = 0;
-  KvView view;  // of one layer, reserved up to pos + n
+  KvView view;       // of one layer, reserved up to pos + n
   Address turn = 0;  // (head_dim / 2, 2) cos and sin of minus view.dropped positions, where runs are turned
 };
 
@@ -75,17 +75,17 @@ class Backend {
   // x[i] = table[tokens[i]]
   virtual Status Embed(const Matrix& table, std::span<const int32_t> tokens, Address x) = 0;
 
-  // h = rms_norm(x); q, k, v = h · weights + bias, then q_norm, k_norm per head, then RoPE (halves of a head rotate against each
-  // other); q is scaled by log2(e) / sqrt(head_dim). k and v go to the cache at each span's positions.
-  // x: (n, n_embd); rope: (n, head_dim / 2, 2) cos and sin; q: (n, n_heads * head_dim)
+  // h = rms_norm(x); q, k, v = h · weights + bias, then q_norm, k_norm per head, then RoPE (halves of a head rotate
+  // against each other); q is scaled by log2(e) / sqrt(head_dim). k and v go to the cache at each span's positions. x:
+  // (n, n_embd); rope: (n, head_dim / 2, 2) cos and sin; q: (n, n_heads * head_dim)
   virtual Status ProjectQkv(const AttentionWeights& w, const AttentionShape& shape, int64_t n, Address x, Address rope,
                             std::span<const KvSpan> spans, Address q) = 0;
 
   // out = softmax(q · kᵀ) · v, each row over its own sequence up to its own position. q, out: (n, n_heads * head_dim)
   virtual Status Attend(const AttentionShape& shape, Address q, std::span<const KvSpan> spans, Address out) = 0;
 
-  // Turns a full open page (laid out as KvOffsets) into the payload of a sealed one (SealedOffsets), on the host. Tokens before `first` stay
-  // out of the ranges. The bytes are the same on every backend.
+  // Turns a full open page (laid out as KvOffsets) into the payload of a sealed one (SealedOffsets), on the host.
+  // Tokens before `first` stay out of the ranges. The bytes are the same on every backend.
   virtual Status SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) = 0;
 
   // x += in · Wᵀ + bias. in: (n, cols); x: (n, rows)

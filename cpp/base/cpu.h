@@ -4,9 +4,9 @@
 namespace kvart {
 
 struct CpuFeatures {
-  bool avx2 = false;     // with FMA and F16C
-  bool avx512 = false;   // F, BW, DQ, VL and VNNI
-  bool neon = false;     // Advanced SIMD with dot products and half precision
+  bool avx2 = false;    // with FMA and F16C
+  bool avx512 = false;  // F, BW, DQ, VL and VNNI
+  bool neon = false;    // Advanced SIMD with dot products and half precision
   bool i8mm = false;
 };
 

@@ -13,7 +13,9 @@ namespace kvart {
 namespace {
 
 Status SystemError(const char* what, const std::string& path) {
-  const StatusCode code = errno == ENOENT ? StatusCode::kNotFound : errno == ENOMEM ? StatusCode::kOutOfMemory : StatusCode::kIo;
+  const StatusCode code = errno == ENOENT   ? StatusCode::kNotFound
+                          : errno == ENOMEM ? StatusCode::kOutOfMemory
+                                            : StatusCode::kIo;
   return Status(code, std::string(what) + " " + path + ": " + std::strerror(errno), path);
 }
 

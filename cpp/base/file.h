@@ -1,5 +1,5 @@
-// Files, mapped read-only. Everything that reads a model goes through a Mapping or a plain byte span, so tests can hand in
-// bytes of their own. May depend on: status. Next for the token: gguf/gguf.h finds the tensors in the mapping.
+// Files, mapped read-only. Everything that reads a model goes through a Mapping or a plain byte span, so tests can hand
+// in bytes of their own. May depend on: status. Next for the token: gguf/gguf.h finds the tensors in the mapping.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 namespace kvart {
 
 // A whole file, mapped read-only and shared. Owns the mapping; immutable and safe to share between threads.
-// A file that is truncated while mapped makes the system raise SIGBUS on access: model files are not expected to change.
+// A file that is truncated while mapped makes the system raise SIGBUS on access: model files are not expected to
+// change.
 class Mapping {
  public:
   static Result<std::shared_ptr<const Mapping>> Open(const std::string& path);

@@ -8,11 +8,13 @@
 namespace kvart {
 namespace {
 
-constexpr size_t kSmall = size_t{1} << 16;      // below this the C library's heap serves better than whole pages
+constexpr size_t kSmall = size_t{1} << 16;  // below this the C library's heap serves better than whole pages
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kAlignment = 64;
 
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+size_t RoundUp(size_t bytes, size_t to) {
+  return (bytes + to - 1) / to * to;
+}
 
 class Host final : public Memory {
  public:

@@ -1,5 +1,6 @@
-// Memory: bytes at 64-bit addresses that the host may not be able to touch. Host memory is the plain case (an address is a
-// pointer); a device brings its own. May depend on: status. Next for the token: backend/backend.h computes on such memory.
+// Memory: bytes at 64-bit addresses that the host may not be able to touch. Host memory is the plain case (an address
+// is a pointer); a device brings its own. May depend on: status. Next for the token: backend/backend.h computes on such
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,9 @@ class Memory {
 // Large blocks come from the system in whole pages, huge ones where it has them; freed blocks go back at once.
 Memory& HostMemory();
 
-inline Address AddressOf(const void* p) { return static_cast<Address>(reinterpret_cast<uintptr_t>(p)); }
+inline Address AddressOf(const void* p) {
+  return static_cast<Address>(reinterpret_cast<uintptr_t>(p));
+}
 template <class T>
 T* HostPointer(Address address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));

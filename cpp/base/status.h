@@ -16,11 +16,11 @@ enum class StatusCode {
   kNotFound,         // a file, tensor, key or name is missing
   kUnsupported,      // well-formed, but not something kvart does
   kOutOfMemory,
-  kIo,        // the system refused a read, write, map or sync
-  kFull,      // the context, cache or disk is full
-  kCancelled, // the caller asked to stop
-  kBusy,      // someone else holds it
-  kInternal,  // a bug in kvart
+  kIo,         // the system refused a read, write, map or sync
+  kFull,       // the context, cache or disk is full
+  kCancelled,  // the caller asked to stop
+  kBusy,       // someone else holds it
+  kInternal,   // a bug in kvart
 };
 
 const char* StatusCodeName(StatusCode code);  // "invalid_argument", "corrupt", ...
@@ -54,14 +54,15 @@ class [[nodiscard]] Status {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-Status Errorf(StatusCode code, const char* format, ...);
+Status
+Errorf(StatusCode code, const char* format, ...);
 
 // A T or the reason why there is none. value() is valid only when ok().
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}           // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) {}   // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by design
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -83,14 +84,13 @@ class [[nodiscard]] Result {
 #define KVART_CONCAT_INNER(a, b) a##b
 #define KVART_CONCAT(a, b) KVART_CONCAT_INNER(a, b)
 
-#define KVART_RETURN_IF_ERROR(expr)                             \
-  do {                                                          \
+#define KVART_RETURN_IF_ERROR(expr)                                                        \
+  do {                                                                                     \
     if (::kvart::Status kvart_status_ = (expr); !kvart_status_.ok()) return kvart_status_; \
   } while (0)
 
 // KVART_ASSIGN_OR_RETURN(auto file, File::Open(path));
-#define KVART_ASSIGN_OR_RETURN(lhs, expr) \
-  KVART_ASSIGN_OR_RETURN_IMPL(KVART_CONCAT(kvart_result_, __LINE__), lhs, expr)
+#define KVART_ASSIGN_OR_RETURN(lhs, expr) KVART_ASSIGN_OR_RETURN_IMPL(KVART_CONCAT(kvart_result_, __LINE__), lhs, expr)
 #define KVART_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                                \
   if (!tmp.ok()) return tmp.status();               \

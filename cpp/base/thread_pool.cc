@@ -16,8 +16,8 @@
 namespace kvart {
 namespace {
 
-// Waking a parked worker costs 20 µs and sometimes a millisecond, so a worker spins through the gaps inside a token and a
-// little beyond; longer, and it would take the core from the one who makes the next token possible.
+// Waking a parked worker costs 20 µs and sometimes a millisecond, so a worker spins through the gaps inside a token and
+// a little beyond; longer, and it would take the core from the one who makes the next token possible.
 constexpr auto kSpin = std::chrono::microseconds(1500);
 constexpr int kSpinsPerLook = 64;
 
@@ -35,8 +35,12 @@ bool SpinUntil(const Ready& ready) {
   return ready();
 }
 
-constexpr uint64_t Index(uint64_t ticket) { return ticket & 0xffffffffu; }
-constexpr uint64_t Count(uint64_t ticket) { return ticket >> 32; }
+constexpr uint64_t Index(uint64_t ticket) {
+  return ticket & 0xffffffffu;
+}
+constexpr uint64_t Count(uint64_t ticket) {
+  return ticket >> 32;
+}
 
 }  // namespace
 

@@ -11,8 +11,8 @@
 namespace kvart {
 
 // One thread at a time may call Run; which thread runs which task is not fixed, so results must not depend on it.
-// A worker that the system does not schedule delays nobody: tasks are claimed one by one, and Run waits for tasks, not for
-// workers.
+// A worker that the system does not schedule delays nobody: tasks are claimed one by one, and Run waits for tasks, not
+// for workers.
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);  // the caller of Run counts as one; fewer when the system refuses threads
@@ -22,12 +22,13 @@ class ThreadPool {
 
   int n_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls f(task, thread) for task = 0 … n_tasks - 1 and returns when all are done; thread < n_threads() is the same for
-  // all tasks that one thread runs. f must not throw and must not call Run.
+  // Calls f(task, thread) for task = 0 … n_tasks - 1 and returns when all are done; thread < n_threads() is the same
+  // for all tasks that one thread runs. f must not throw and must not call Run.
   template <class F>
   void Run(int64_t n_tasks, const F& f) {
-    RunTasks(n_tasks, [](const void* context, int64_t task, int thread) { (*static_cast<const F*>(context))(task, thread); },
-             &f);
+    RunTasks(
+        n_tasks, [](const void* context, int64_t task, int thread) { (*static_cast<const F*>(context))(task, thread); },
+        &f);
   }
 
  private:
@@ -42,7 +43,8 @@ class ThreadPool {
   const void* context_ = nullptr;
   int64_t first_ = 0;
 
-  // n_tasks << 32 | next task. Claiming is one fetch_add, whose result says by itself whether there was a task to claim.
+  // n_tasks << 32 | next task. Claiming is one fetch_add, whose result says by itself whether there was a task to
+  // claim.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<uint32_t> done_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // rises with every batch: what parked workers wait for

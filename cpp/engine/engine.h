@@ -16,22 +16,26 @@
 
 namespace kvart {
 
-// Called now and then by long work with the part done, 0 … 1, on the calling thread. Returning false cancels the work (kCancelled).
+// Called now and then by long work with the part done, 0 … 1, on the calling thread. Returning false cancels the work
+// (kCancelled).
 using Progress = std::function<bool(double done)>;
 
 struct LoadOptions {
-  int n_threads = 0;               // 0: as many as there are usable cores
-  std::string backend = "cpu";     // "cpu", "cuda", "vulkan"
-  bool float_activations = false;  // float32 activations in the matrix products instead of int8 ones: slow, the reference
-  std::string kv_dir;              // where pages and sessions outlive the process; empty: they are in memory only
-  uint64_t kv_budget_bytes = 0;    // most bytes of sealed pages for each cache format; 0: half of the memory, or no limit in a kv_dir
+  int n_threads = 0;            // 0: as many as there are usable cores
+  std::string backend = "cpu";  // "cpu", "cuda", "vulkan"
+  bool float_activations =
+      false;           // float32 activations in the matrix products instead of int8 ones: slow, the reference
+  std::string kv_dir;  // where pages and sessions outlive the process; empty: they are in memory only
+  uint64_t kv_budget_bytes =
+      0;  // most bytes of sealed pages for each cache format; 0: half of the memory, or no limit in a kv_dir
   Progress progress;
 };
 
 enum class KvLayout { kPaged, kContiguous };
 
 struct SessionOptions {
-  std::string k_format = "int4";  // see ParseKvFormats: "f32", "f16", "int8", "int4", "int4-sym", "int4-token", "int4-knorm", …
+  std::string k_format =
+      "int4";  // see ParseKvFormats: "f32", "f16", "int8", "int4", "int4-sym", "int4-token", "int4-knorm", …
   std::string v_format = "int4";
   int sinks = 4;  // first tokens that stay half precision where the rest becomes integers
   KvLayout layout = KvLayout::kPaged;
@@ -39,17 +43,18 @@ struct SessionOptions {
   bool cache = true;   // false: every step recomputes the whole text, to prove what the cache does
   int chunk = 512;     // most tokens computed at once in prefill
   std::string name;    // a durable session of this name in the model's kv_dir; empty: gone with the process
-  int64_t window = 0;  // sliding window: beyond it only the sinks and the newest `window` tokens, in whole pages, stay; 0: off, a full ctx is an error
+  int64_t window = 0;  // sliding window: beyond it only the sinks and the newest `window` tokens, in whole pages, stay;
+                       // 0: off, a full ctx is an error
 };
 
 // What opening a durable session found.
 struct Resumed {
   bool existed = false;
-  int64_t tokens = 0;         // ids that were journalled
-  int64_t from_pages = 0;     // of these, tokens whose K/V lie in sealed pages
-  int64_t from_open_page = 0; // tokens whose K/V a clean close had kept
-  int64_t to_compute = 0;     // the rest: computed by whatever call comes next
-  std::string note;           // for people, when something was not as expected: other numerics, bytes cut; empty otherwise
+  int64_t tokens = 0;          // ids that were journalled
+  int64_t from_pages = 0;      // of these, tokens whose K/V lie in sealed pages
+  int64_t from_open_page = 0;  // tokens whose K/V a clean close had kept
+  int64_t to_compute = 0;      // the rest: computed by whatever call comes next
+  std::string note;  // for people, when something was not as expected: other numerics, bytes cut; empty otherwise
 };
 
 struct ModelInfo {
@@ -73,19 +78,19 @@ struct ModelInfo {
 struct Stats {
   uint64_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  uint64_t computed_positions = 0;    // positions whose K/V were computed
-  uint64_t recomputed_positions = 0;  // of these, positions that had been computed before
-  uint64_t reused_positions = 0;      // positions whose pages were found in the store
-  uint64_t kv_bytes = 0;              // K/V memory held now
-  uint64_t kv_used_bytes = 0;         // of it, bytes of tokens that are there
-  uint64_t kv_budget_bytes = 0;       // of a model: most bytes of sealed pages; 0: no limit
-  uint64_t store_lookups = 0, store_hits = 0;   // pages looked for in the store, and found
-  uint64_t pool_requests = 0, pool_hits = 0;    // slots wanted for pages, and how many came from the pool
-  uint64_t evictions = 0, damaged_pages = 0;    // pages given away for room; pages whose checksum failed
-  bool store_writable = true;                   // false: another process writes to the store; our new pages are private
-  double bits_per_value = 0;                    // of a session's sealed pages, headers and padding counted; of its floats otherwise
-  double load_seconds = 0;            // of a model
-  uint64_t logits_hash = 0;           // over every sampled step: equal runs have equal hashes
+  uint64_t computed_positions = 0;             // positions whose K/V were computed
+  uint64_t recomputed_positions = 0;           // of these, positions that had been computed before
+  uint64_t reused_positions = 0;               // positions whose pages were found in the store
+  uint64_t kv_bytes = 0;                       // K/V memory held now
+  uint64_t kv_used_bytes = 0;                  // of it, bytes of tokens that are there
+  uint64_t kv_budget_bytes = 0;                // of a model: most bytes of sealed pages; 0: no limit
+  uint64_t store_lookups = 0, store_hits = 0;  // pages looked for in the store, and found
+  uint64_t pool_requests = 0, pool_hits = 0;   // slots wanted for pages, and how many came from the pool
+  uint64_t evictions = 0, damaged_pages = 0;   // pages given away for room; pages whose checksum failed
+  bool store_writable = true;                  // false: another process writes to the store; our new pages are private
+  double bits_per_value = 0;  // of a session's sealed pages, headers and padding counted; of its floats otherwise
+  double load_seconds = 0;    // of a model
+  uint64_t logits_hash = 0;   // over every sampled step: equal runs have equal hashes
 };
 
 class Session;
@@ -103,10 +108,12 @@ class Model : public std::enable_shared_from_this<Model> {
 
   Result<std::unique_ptr<Session>> NewSession(const SessionOptions& options);
 
-  // A session from a file that Save wrote; its formats are the file's. Corrupt, or Unsupported when it is another model's: the message names both.
+  // A session from a file that Save wrote; its formats are the file's. Corrupt, or Unsupported when it is another
+  // model's: the message names both.
   Result<std::unique_ptr<Session>> LoadSession(const std::string& path, const SessionOptions& options);
 
-  // Teacher-forced logits of every position, out: (ids.size(), n_vocab) float32, in a session of its own with these options.
+  // Teacher-forced logits of every position, out: (ids.size(), n_vocab) float32, in a session of its own with these
+  // options.
   Status Logits(std::span<const int32_t> ids, const SessionOptions& options, float* out, const Progress& progress);
 
   Stats stats() const;
@@ -131,8 +138,8 @@ class Session {
   // The same, and the logits of each of these tokens, out: (ids.size(), n_vocab) float32: what evaluation wants.
   Status AppendLogits(std::span<const int32_t> ids, float* out, const Progress& progress);
 
-  // Draws the next token and adds it; its K/V are computed by whatever call comes next. kFull at the end of the context,
-  // InvalidArgument in an empty session.
+  // Draws the next token and adds it; its K/V are computed by whatever call comes next. kFull at the end of the
+  // context, InvalidArgument in an empty session.
   Result<int32_t> Next(Sampler& sampler);
 
   // Logits after the last token, out: (n_vocab).
@@ -141,17 +148,18 @@ class Session {
   Status Rewind(int64_t n_tokens);  // keeps the first n_tokens
   Result<std::unique_ptr<Session>> Fork();
 
-  // Ends a durable session cleanly: its open page is kept, so that opening it again computes nothing. Of no effect on others. Every later call
-  // is refused.
+  // Ends a durable session cleanly: its open page is kept, so that opening it again computes nothing. Of no effect on
+  // others. Every later call is refused.
   Status Close();
   const Resumed& resumed() const;
 
   // The whole session in one file: formats, ids, and all K/V as they are kept.
   Status Save(const std::string& path);
 
-  // Replaces what the session holds by these tokens and K/V: k and v for each layer (n_kv_heads, ids.size(), head_dim), keys after RoPE. Float formats
-  // only, nothing is shared: the K/V need not be what the model would compute.
-  Status ImportKv(std::span<const int32_t> ids, std::span<const std::vector<float>> k, std::span<const std::vector<float>> v);
+  // Replaces what the session holds by these tokens and K/V: k and v for each layer (n_kv_heads, ids.size(), head_dim),
+  // keys after RoPE. Float formats only, nothing is shared: the K/V need not be what the model would compute.
+  Status ImportKv(std::span<const int32_t> ids, std::span<const std::vector<float>> k,
+                  std::span<const std::vector<float>> v);
 
   std::vector<int32_t> tokens() const;
   int64_t size() const;  // tokens().size()
@@ -159,10 +167,11 @@ class Session {
   const SessionOptions& options() const;
   Stats stats() const;
 
-  // K/V of all cached tokens as floats: k and v (n_kv_heads, size, head_dim) for one layer, keys after RoPE. The K/V of a
-  // token that Next has just added are computed first. Dropped by a window: zeros.
+  // K/V of all cached tokens as floats: k and v (n_kv_heads, size, head_dim) for one layer, keys after RoPE. The K/V of
+  // a token that Next has just added are computed first. Dropped by a window: zeros.
   Status ReadKv(int layer, std::vector<float>* k, std::vector<float>* v);
-  // A sealed page's bytes of one layer as they are kept (FORMAT.md): its KV heads' key and value blocks. NotFound when the page is not sealed.
+  // A sealed page's bytes of one layer as they are kept (FORMAT.md): its KV heads' key and value blocks. NotFound when
+  // the page is not sealed.
   Status ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes);
 
   struct Impl;

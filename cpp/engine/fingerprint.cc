@@ -22,7 +22,8 @@ std::string Identity(const GgufFile& file) {
   struct stat info {};
   if (stat(file.path().c_str(), &info) != 0) return "";
   return file.path() + "|" + std::to_string(info.st_size) + "|" + std::to_string(info.st_mtim.tv_sec) + "." +
-         std::to_string(info.st_mtim.tv_nsec) + "|" + std::to_string(info.st_ino) + "|" + std::to_string(file.file_bytes());
+         std::to_string(info.st_mtim.tv_nsec) + "|" + std::to_string(info.st_ino) + "|" +
+         std::to_string(file.file_bytes());
 }
 
 std::string Hex(const Digest& digest) {
@@ -42,7 +43,8 @@ Digest HashTensors(const GgufFile& file) {
     hash.Update(&tensor.type, sizeof tensor.type);
     hash.Update(tensor.dims, sizeof tensor.dims);
     constexpr uint64_t kStrip = uint64_t{8} << 20;
-    for (uint64_t at = 0; at < tensor.bytes; at += kStrip) {  // in strips that are let go of again: weights need no second place in memory
+    for (uint64_t at = 0; at < tensor.bytes;
+         at += kStrip) {  // in strips that are let go of again: weights need no second place in memory
       const size_t n = static_cast<size_t>(std::min(kStrip, tensor.bytes - at));
       hash.Update(tensor.data + at, n);
       if (const Mapping* mapping = file.MappingOf(tensor)) mapping->Drop(tensor.data + at, n);
@@ -76,7 +78,8 @@ Result<Digest> HashWeights(const GgufFile& file, const std::string& directory) {
   File out{std::fopen(fresh.c_str(), "wbe")};
   if (out == nullptr) return digest;
   const Digest check = Sha256::Of(digest.data(), digest.size());
-  const bool written = std::fwrite(digest.data(), 1, 32, out.get()) == 32 && std::fwrite(check.data(), 1, 32, out.get()) == 32;
+  const bool written =
+      std::fwrite(digest.data(), 1, 32, out.get()) == 32 && std::fwrite(check.data(), 1, 32, out.get()) == 32;
   const bool closed = std::fclose(out.release()) == 0;
   if (!written || !closed || std::rename(fresh.c_str(), path.c_str()) != 0) std::remove(fresh.c_str());
   return digest;
@@ -84,13 +87,14 @@ Result<Digest> HashWeights(const GgufFile& file, const std::string& directory) {
 
 std::string DescribeNumerics(const ModelConfig& c, bool float_activations, const KvGeometry& geometry, int64_t window) {
   char rope[256];
-  std::snprintf(rope, sizeof rope, "rope %s base %.9g factor %.9g original %.9g attention %.9g beta %.9g %.9g", RopeScalingName(c.rope.scaling),
-                c.rope.base, c.rope.factor, c.rope.original_ctx, c.rope.attn_factor, c.rope.beta_fast, c.rope.beta_slow);
+  std::snprintf(rope, sizeof rope, "rope %s base %.9g factor %.9g original %.9g attention %.9g beta %.9g %.9g",
+                RopeScalingName(c.rope.scaling), c.rope.base, c.rope.factor, c.rope.original_ctx, c.rope.attn_factor,
+                c.rope.beta_fast, c.rope.beta_slow);
   char shape[256];
-  std::snprintf(shape, sizeof shape, "; %s heads %d embd %d ff %d eps %.9g; ", c.architecture.c_str(), c.n_heads, c.n_embd, c.n_ff,
-                static_cast<double>(c.norm_eps));
-  std::string text = std::string(rope) + shape + geometry.ToString() + "; activations " + (float_activations ? "f32" : "int8") +
-                     "; numerics revision " + std::to_string(kNumericsRevision);
+  std::snprintf(shape, sizeof shape, "; %s heads %d embd %d ff %d eps %.9g; ", c.architecture.c_str(), c.n_heads,
+                c.n_embd, c.n_ff, static_cast<double>(c.norm_eps));
+  std::string text = std::string(rope) + shape + geometry.ToString() + "; activations " +
+                     (float_activations ? "f32" : "int8") + "; numerics revision " + std::to_string(kNumericsRevision);
   if (window > 0) text += "; window " + std::to_string(window);
   return text;
 }

@@ -24,12 +24,13 @@ struct Model::Impl {
   std::unique_ptr<Decoder> decoder;
   ModelInfo info;
   Stats stats;
-  int64_t process = 0;    // who loaded the model
+  int64_t process = 0;       // who loaded the model
   mutable std::mutex mutex;  // held by every call that computes or touches the cache
 
   LoadOptions options;
 
-  // Where the pages of a geometry come from; the store only where it seals. One for each in use; kept alive by its pages.
+  // Where the pages of a geometry come from; the store only where it seals. One for each in use; kept alive by its
+  // pages.
   struct Cache {
     std::shared_ptr<PagePool> pool;
     std::shared_ptr<PageStore> store;
@@ -41,7 +42,8 @@ struct Model::Impl {
   Result<Cache> CacheFor(const KvGeometry& geometry, int64_t window);
   Result<Digest> FingerprintOf(const KvGeometry& geometry, int64_t window);
   std::string Numerics(const KvGeometry& geometry, int64_t window) const;
-  Result<std::shared_ptr<PageStore>> NewStore(const KvGeometry& geometry, const Digest& fingerprint, bool in_memory) const;
+  Result<std::shared_ptr<PageStore>> NewStore(const KvGeometry& geometry, const Digest& fingerprint,
+                                              bool in_memory) const;
   Result<Digest> WeightsHash();
 
   std::optional<Digest> weights_hash;  // once somebody has asked

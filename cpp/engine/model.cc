@@ -16,7 +16,8 @@ std::string NameOf(const GgufFile& file) {
 
 Status CheckVocabulary(const GgufFile& file, const Tokenizer& tokenizer, const ModelConfig& config) {
   if (tokenizer.n_vocab() <= config.n_vocab) return Status::Ok();
-  return Errorf(StatusCode::kCorrupt, "%s: the tokenizer has %d tokens, the embedding table %d rows; at least as many rows are wanted",
+  return Errorf(StatusCode::kCorrupt,
+                "%s: the tokenizer has %d tokens, the embedding table %d rows; at least as many rows are wanted",
                 file.path().c_str(), tokenizer.n_vocab(), config.n_vocab);
 }
 
@@ -25,9 +26,15 @@ Status CheckVocabulary(const GgufFile& file, const Tokenizer& tokenizer, const M
 Model::Model() : impl_(std::make_unique<Impl>()) {}
 Model::~Model() = default;
 
-const ModelInfo& Model::info() const { return impl_->info; }
-const Tokenizer& Model::tokenizer() const { return *impl_->tokenizer; }
-const GgufFile& Model::file() const { return *impl_->file; }
+const ModelInfo& Model::info() const {
+  return impl_->info;
+}
+const Tokenizer& Model::tokenizer() const {
+  return *impl_->tokenizer;
+}
+const GgufFile& Model::file() const {
+  return *impl_->file;
+}
 
 Stats Model::stats() const {
   if (!impl_->CheckProcess().ok()) return {};
@@ -61,7 +68,8 @@ Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOp
     impl.options = options;
     impl.options.progress = nullptr;
     if (impl.options.kv_budget_bytes == 0 && options.kv_dir.empty()) {
-      impl.options.kv_budget_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
+      impl.options.kv_budget_bytes =
+          static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
     }
     KVART_ASSIGN_OR_RETURN(impl.file, GgufFile::Open(path));
     KVART_ASSIGN_OR_RETURN(impl.tokenizer, Tokenizer::FromGguf(*impl.file));
@@ -118,7 +126,8 @@ Result<Digest> Model::Impl::WeightsHash() {
   return *weights_hash;
 }
 
-Result<std::shared_ptr<PageStore>> Model::Impl::NewStore(const KvGeometry& geometry, const Digest& fingerprint, bool in_memory) const {
+Result<std::shared_ptr<PageStore>> Model::Impl::NewStore(const KvGeometry& geometry, const Digest& fingerprint,
+                                                         bool in_memory) const {
   StoreOptions store;
   store.budget_bytes = options.kv_budget_bytes;
   store.payload_bytes = SealedOffsets(geometry).bytes();
@@ -160,16 +169,19 @@ Result<std::unique_ptr<Session>> Model::NewSession(const SessionOptions& options
     }
     constexpr int64_t kMaxCtx = int64_t{1} << 31;
     if (options.ctx < 0 || options.ctx > kMaxCtx) {
-      return Errorf(StatusCode::kInvalidArgument, "ctx: found %lld, wanted 1 … %lld tokens, or 0 for the trained length",
+      return Errorf(StatusCode::kInvalidArgument,
+                    "ctx: found %lld, wanted 1 … %lld tokens, or 0 for the trained length",
                     static_cast<long long>(options.ctx), static_cast<long long>(kMaxCtx));
     }
     session->ctx = options.ctx > 0 ? options.ctx : impl_->info.n_ctx_train;
     if (options.window > 0) session->ctx = kMaxCtx;  // what leaves the window makes room
     if (!options.name.empty() && impl_->options.kv_dir.empty()) {
-      return Status(StatusCode::kInvalidArgument, "session '" + options.name.substr(0, 64) + "': a name needs a kv_dir to keep it in");
+      return Status(StatusCode::kInvalidArgument,
+                    "session '" + options.name.substr(0, 64) + "': a name needs a kv_dir to keep it in");
     }
     if (!options.name.empty() && !options.cache) {
-      return Status(StatusCode::kInvalidArgument, "session '" + options.name.substr(0, 64) + "': a durable session cannot do without its cache");
+      return Status(StatusCode::kInvalidArgument,
+                    "session '" + options.name.substr(0, 64) + "': a durable session cannot do without its cache");
     }
     const std::lock_guard lock(impl_->mutex);
     KVART_ASSIGN_OR_RETURN(session->kv, session->NewSequence());
@@ -178,7 +190,8 @@ Result<std::unique_ptr<Session>> Model::NewSession(const SessionOptions& options
   });
 }
 
-Status Model::Logits(std::span<const int32_t> ids, const SessionOptions& options, float* out, const Progress& progress) {
+Status Model::Logits(std::span<const int32_t> ids, const SessionOptions& options, float* out,
+                     const Progress& progress) {
   KVART_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, NewSession(options));
   return session->AppendLogits(ids, out, progress);
 }

@@ -23,7 +23,9 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
   if (impl_ == nullptr) return;
-  if (!impl_->shared().CheckProcess().ok()) {  // in a child of fork(): the lock may never be free; the memory goes with the process
+  if (!impl_->shared()
+           .CheckProcess()
+           .ok()) {  // in a child of fork(): the lock may never be free; the memory goes with the process
     (void)impl_.release();
     return;
   }
@@ -40,8 +42,8 @@ Result<std::unique_ptr<KvSequence>> Session::Impl::NewSequence() {
   return NewPagedSequence(cache.pool, cache.store, options.window);
 }
 
-// Computes K/V of all tokens that have none yet, chunk by chunk, and the logits after the last one. On failure the K/V that are
-// there stay.
+// Computes K/V of all tokens that have none yet, chunk by chunk, and the logits after the last one. On failure the K/V
+// that are there stay.
 Status Session::Impl::Compute(const Progress& progress, float* all_logits) {
   Model::Impl& m = shared();
   if (!options.cache) KVART_RETURN_IF_ERROR(kv->Rewind(0));  // the way to prove the cache: do without
@@ -56,7 +58,8 @@ Status Session::Impl::Compute(const Progress& progress, float* all_logits) {
   const int64_t n_vocab = m.info.n_vocab, first = kv->size(), total = static_cast<int64_t>(tokens.size()) - first;
   logits.resize(static_cast<size_t>(n_vocab));
   logits_valid = false;
-  const int64_t all_from = static_cast<int64_t>(tokens.size()) - total;  // all_logits begins at the first token computed here
+  const int64_t all_from =
+      static_cast<int64_t>(tokens.size()) - total;  // all_logits begins at the first token computed here
   const bool decode = total == 1 || !options.cache;
   const Stopwatch watch;
   uint64_t computed = 0;
@@ -105,7 +108,9 @@ Status Session::Impl::ComputeLast() {
   return Compute(nullptr, nullptr);
 }
 
-Status Session::Append(std::span<const int32_t> ids, const Progress& progress) { return AppendLogits(ids, nullptr, progress); }
+Status Session::Append(std::span<const int32_t> ids, const Progress& progress) {
+  return AppendLogits(ids, nullptr, progress);
+}
 
 Status Session::AppendLogits(std::span<const int32_t> ids, float* out, const Progress& progress) {
   return Guarded([&]() -> Status {
@@ -120,11 +125,14 @@ Status Session::AppendLogits(std::span<const int32_t> ids, float* out, const Pro
     if (ids.empty()) return Status::Ok();
     const int64_t before = static_cast<int64_t>(s.tokens.size()), n = static_cast<int64_t>(ids.size());
     if (n > s.ctx - before) {
-      return Errorf(StatusCode::kFull, "the context is full: %lld tokens are there and %lld more are given; it holds %lld",
+      return Errorf(StatusCode::kFull,
+                    "the context is full: %lld tokens are there and %lld more are given; it holds %lld",
                     static_cast<long long>(before), static_cast<long long>(n), static_cast<long long>(s.ctx));
     }
-    if (out != nullptr && s.kv->size() < before) KVART_RETURN_IF_ERROR(s.ComputeLast());  // so that out starts at ids[0]
-    if (s.journal != nullptr) KVART_RETURN_IF_ERROR(s.journal->Append(ids));  // first: what is killed in the middle is not lost
+    if (out != nullptr && s.kv->size() < before)
+      KVART_RETURN_IF_ERROR(s.ComputeLast());  // so that out starts at ids[0]
+    if (s.journal != nullptr)
+      KVART_RETURN_IF_ERROR(s.journal->Append(ids));  // first: what is killed in the middle is not lost
     s.tokens.insert(s.tokens.end(), ids.begin(), ids.end());
     const Status status = s.Compute(progress, out);
     if (!status.ok()) {
@@ -205,7 +213,8 @@ Result<std::unique_ptr<Session>> Session::Fork() {
   });
 }
 
-// These three cannot fail; in a child of fork(), where the lock may be held by a thread that is not there, they are empty.
+// These three cannot fail; in a child of fork(), where the lock may be held by a thread that is not there, they are
+// empty.
 std::vector<int32_t> Session::tokens() const {
   if (!impl_->shared().CheckProcess().ok()) return {};
   const std::lock_guard lock(impl_->shared().mutex);
@@ -216,8 +225,12 @@ int64_t Session::size() const {
   const std::lock_guard lock(impl_->shared().mutex);
   return static_cast<int64_t>(impl_->tokens.size());
 }
-int64_t Session::ctx() const { return impl_->ctx; }
-const SessionOptions& Session::options() const { return impl_->options; }
+int64_t Session::ctx() const {
+  return impl_->ctx;
+}
+const SessionOptions& Session::options() const {
+  return impl_->options;
+}
 
 Stats Session::stats() const {
   if (!impl_->shared().CheckProcess().ok()) return {};
@@ -227,7 +240,8 @@ Stats Session::stats() const {
   const KvGeometry& g = impl_->geometry;
   const KvOffsets floats(g, g.page_tokens);
   stats.kv_used_bytes = stats.kv_bytes;
-  stats.bits_per_value = 8.0 * static_cast<double>(floats.token_bytes()) / (2.0 * g.n_layers * g.n_kv_heads * g.head_dim);
+  stats.bits_per_value =
+      8.0 * static_cast<double>(floats.token_bytes()) / (2.0 * g.n_layers * g.n_kv_heads * g.head_dim);
   if (g.seals()) {
     const auto cache = impl_->shared().CacheFor(g, impl_->options.window);
     const double values = 2.0 * g.n_layers * g.n_kv_heads * g.head_dim * g.page_tokens;

@@ -20,12 +20,13 @@ Status Session::Impl::Resume() {
   KVART_ASSIGN_OR_RETURN(journal, Journal::Open(shared().options.kv_dir + "/sessions", options.name, wanted, &replay));
   for (const int32_t id : replay.ids) {
     if (id >= 0 && id < shared().info.n_vocab) continue;
-    return Errorf(StatusCode::kUnsupported, "session '%s' holds token id %d; this model's vocabulary has 0 … %d: it is another model's",
+    return Errorf(StatusCode::kUnsupported,
+                  "session '%s' holds token id %d; this model's vocabulary has 0 … %d: it is another model's",
                   options.name.c_str(), id, shared().info.n_vocab - 1);
   }
   if (static_cast<int64_t>(replay.ids.size()) > ctx) {
-    return Errorf(StatusCode::kFull, "session '%s' holds %zu tokens; the context holds %lld: ask for more with ctx", options.name.c_str(),
-                  replay.ids.size(), static_cast<long long>(ctx));
+    return Errorf(StatusCode::kFull, "session '%s' holds %zu tokens; the context holds %lld: ask for more with ctx",
+                  options.name.c_str(), replay.ids.size(), static_cast<long long>(ctx));
   }
   tokens = std::move(replay.ids);
   resumed.existed = !replay.created;
@@ -34,8 +35,8 @@ Status Session::Impl::Resume() {
     KVART_ASSIGN_OR_RETURN(resumed.from_pages, kv->Adopt(std::span(tokens).first(tokens.size() - 1)));
   }
   const std::span<const int32_t> rest = std::span(tokens).subspan(static_cast<size_t>(kv->size()));
-  if (replay.open_page && replay.open_page->first == static_cast<uint64_t>(kv->size()) && replay.open_page->tokens > 0 &&
-      replay.open_page->tokens <= rest.size()) {
+  if (replay.open_page && replay.open_page->first == static_cast<uint64_t>(kv->size()) &&
+      replay.open_page->tokens > 0 && replay.open_page->tokens <= rest.size()) {
     const auto ids = rest.first(static_cast<size_t>(replay.open_page->tokens));
     KvPieces pieces;
     pieces.open = std::move(replay.open_page->bytes);
@@ -46,11 +47,13 @@ Status Session::Impl::Resume() {
   computed_high = resumed.tokens;
   stats.reused_positions += static_cast<uint64_t>(kv->size());
   if (resumed.existed && replay.store != wanted.store) {
-    resumed.note = "its K/V were made with another model, other numerics or another format (k=" + replay.store.k_format + ", v=" +
-                   replay.store.v_format + "; now k=" + wanted.store.k_format + ", v=" + wanted.store.v_format +
-                   "): the text is computed again from its token ids";
+    resumed.note =
+        "its K/V were made with another model, other numerics or another format (k=" + replay.store.k_format +
+        ", v=" + replay.store.v_format + "; now k=" + wanted.store.k_format + ", v=" + wanted.store.v_format +
+        "): the text is computed again from its token ids";
   } else if (replay.cut_bytes > 0) {
-    resumed.note = "the last " + std::to_string(replay.cut_bytes) + " bytes of the journal were not finished when its writer stopped: they are left out";
+    resumed.note = "the last " + std::to_string(replay.cut_bytes) +
+                   " bytes of the journal were not finished when its writer stopped: they are left out";
   }
   return Status::Ok();
 }
@@ -79,31 +82,41 @@ Status Session::Close() {
   });
 }
 
-const Resumed& Session::resumed() const { return impl_->resumed; }
+const Resumed& Session::resumed() const {
+  return impl_->resumed;
+}
 
-Status Session::ImportKv(std::span<const int32_t> ids, std::span<const std::vector<float>> k, std::span<const std::vector<float>> v) {
+Status Session::ImportKv(std::span<const int32_t> ids, std::span<const std::vector<float>> k,
+                         std::span<const std::vector<float>> v) {
   return Guarded([&]() -> Status {
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
     const KvGeometry& g = s.geometry;
     if (g.seals()) {
-      return Status(StatusCode::kUnsupported, "K/V can be imported into f32 or f16 only: pages in integers follow from their tokens; found " + g.ToString());
+      return Status(StatusCode::kUnsupported,
+                    "K/V can be imported into f32 or f16 only: pages in integers follow from their tokens; found " +
+                        g.ToString());
     }
     const int64_t n = static_cast<int64_t>(ids.size());
     const size_t size = static_cast<size_t>(n * g.n_kv_heads * g.head_dim);
     if (k.size() != static_cast<size_t>(g.n_layers) || v.size() != k.size()) {
-      return Errorf(StatusCode::kInvalidArgument, "K/V of %zu and %zu layers; the model has %d", k.size(), v.size(), g.n_layers);
+      return Errorf(StatusCode::kInvalidArgument, "K/V of %zu and %zu layers; the model has %d", k.size(), v.size(),
+                    g.n_layers);
     }
     for (size_t layer = 0; layer < k.size(); ++layer) {
       if (k[layer].size() == size && v[layer].size() == size) continue;
-      return Errorf(StatusCode::kInvalidArgument, "layer %zu has %zu keys and %zu values; (%d, %lld, %d) of each are wanted", layer,
-                    k[layer].size(), v[layer].size(), g.n_kv_heads, static_cast<long long>(n), g.head_dim);
+      return Errorf(StatusCode::kInvalidArgument,
+                    "layer %zu has %zu keys and %zu values; (%d, %lld, %d) of each are wanted", layer, k[layer].size(),
+                    v[layer].size(), g.n_kv_heads, static_cast<long long>(n), g.head_dim);
     }
     for (const int32_t id : ids) {
-      if (id < 0 || id >= s.shared().info.n_vocab) return Errorf(StatusCode::kInvalidArgument, "token id %d is out of range", id);
+      if (id < 0 || id >= s.shared().info.n_vocab)
+        return Errorf(StatusCode::kInvalidArgument, "token id %d is out of range", id);
     }
-    if (n > s.ctx) return Errorf(StatusCode::kFull, "%lld tokens; the context holds %lld", static_cast<long long>(n), static_cast<long long>(s.ctx));
+    if (n > s.ctx)
+      return Errorf(StatusCode::kFull, "%lld tokens; the context holds %lld", static_cast<long long>(n),
+                    static_cast<long long>(s.ctx));
     KVART_ASSIGN_OR_RETURN(std::unique_ptr<KvSequence> kv, s.NewSequence());
     KVART_RETURN_IF_ERROR(kv->Reserve(n));
     Memory& memory = s.shared().decoder->backend().memory();
@@ -141,7 +154,8 @@ Status Session::ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes
     const std::lock_guard lock(s.shared().mutex);
     const KvGeometry& g = s.geometry;
     if (layer < 0 || layer >= g.n_layers) {
-      return Errorf(StatusCode::kInvalidArgument, "layer %d is out of range; the model has 0 … %d", layer, g.n_layers - 1);
+      return Errorf(StatusCode::kInvalidArgument, "layer %d is out of range; the model has 0 … %d", layer,
+                    g.n_layers - 1);
     }
     const SealedOffsets offsets(g);
     for (const KvView::Run& run : s.kv->View(layer, s.kv->size()).runs) {
@@ -149,8 +163,8 @@ Status Session::ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes
       bytes->resize(static_cast<size_t>(offsets.head_bytes() * g.n_kv_heads));
       return s.shared().decoder->backend().memory().Read(bytes->data(), run.k, bytes->size());
     }
-    return Errorf(StatusCode::kNotFound, "page %lld is not sealed; the session has %lld tokens in pages of %d", static_cast<long long>(page),
-                  static_cast<long long>(s.kv->size()), g.page_tokens);
+    return Errorf(StatusCode::kNotFound, "page %lld is not sealed; the session has %lld tokens in pages of %d",
+                  static_cast<long long>(page), static_cast<long long>(s.kv->size()), g.page_tokens);
   });
 }
 
@@ -161,7 +175,8 @@ Status Session::ReadKv(int layer, std::vector<float>* k, std::vector<float>* v) 
     const std::lock_guard lock(s.shared().mutex);
     const KvGeometry& g = s.geometry;
     if (layer < 0 || layer >= g.n_layers) {
-      return Errorf(StatusCode::kInvalidArgument, "layer %d is out of range; the model has 0 … %d", layer, g.n_layers - 1);
+      return Errorf(StatusCode::kInvalidArgument, "layer %d is out of range; the model has 0 … %d", layer,
+                    g.n_layers - 1);
     }
     const int64_t n = static_cast<int64_t>(s.tokens.size());
     if (s.kv->size() < n) KVART_RETURN_IF_ERROR(s.ComputeLast());

@@ -20,7 +20,8 @@ constexpr uint32_t kVersion = 1, kByteOrder = 0x01020304;
 // Writes to a file beside the wanted one, which takes its place when all is well.
 class Writer {
  public:
-  explicit Writer(const std::string& path) : path_(path), fresh_(path + ".partial"), file_(std::fopen(fresh_.c_str(), "wbe")) {}
+  explicit Writer(const std::string& path)
+      : path_(path), fresh_(path + ".partial"), file_(std::fopen(fresh_.c_str(), "wbe")) {}
   ~Writer() {
     if (file_ == nullptr) return;
     std::fclose(file_);
@@ -78,7 +79,9 @@ class Reader {
     uint64_t n = 0;
     KVART_RETURN_IF_ERROR(Raw(&n, sizeof n, what));
     const uint64_t left = file_->bytes().size() - at_;
-    if (n > left || left - n < 4) return Corrupt(std::string(what) + " claims " + std::to_string(n) + " bytes; " + std::to_string(left) + " are left");
+    if (n > left || left - n < 4)
+      return Corrupt(std::string(what) + " claims " + std::to_string(n) + " bytes; " + std::to_string(left) +
+                     " are left");
     const std::span<const uint8_t> bytes = file_->bytes().subspan(at_, static_cast<size_t>(n));
     at_ += static_cast<size_t>(n);
     uint32_t crc = 0;
@@ -92,8 +95,8 @@ class Reader {
     return std::string(bytes.begin(), bytes.end());
   }
   Status Corrupt(const std::string& message) const {
-    return Status(StatusCode::kCorrupt, file_->path() + ", offset " + std::to_string(at_) + ": " + message, file_->path(),
-                  static_cast<int64_t>(at_));
+    return Status(StatusCode::kCorrupt, file_->path() + ", offset " + std::to_string(at_) + ": " + message,
+                  file_->path(), static_cast<int64_t>(at_));
   }
 
  private:
@@ -124,10 +127,12 @@ Result<SavedHead> ReadHead(Reader& r) {
   KVART_RETURN_IF_ERROR(r.Raw(&version, sizeof version, "version"));
   KVART_RETURN_IF_ERROR(r.Raw(&order, sizeof order, "byte order"));
   if (order != kByteOrder) return r.Corrupt("the byte order is another machine's");
-  if (version != kVersion) return r.Corrupt("version " + std::to_string(version) + "; this kvart reads " + std::to_string(kVersion));
+  if (version != kVersion)
+    return r.Corrupt("version " + std::to_string(version) + "; this kvart reads " + std::to_string(kVersion));
   SavedHead head;
   KVART_ASSIGN_OR_RETURN(const std::span<const uint8_t> weights, r.Piece("weights' hash"));
-  if (weights.size() != head.weights.size()) return r.Corrupt("a weights' hash of " + std::to_string(weights.size()) + " bytes; 32 are wanted");
+  if (weights.size() != head.weights.size())
+    return r.Corrupt("a weights' hash of " + std::to_string(weights.size()) + " bytes; 32 are wanted");
   std::copy(weights.begin(), weights.end(), head.weights.begin());
   KVART_ASSIGN_OR_RETURN(head.model, r.Text("model's name"));
   KVART_ASSIGN_OR_RETURN(head.numerics, r.Text("numerics"));
@@ -136,7 +141,8 @@ Result<SavedHead> ReadHead(Reader& r) {
   KVART_RETURN_IF_ERROR(r.Raw(&head.sinks, sizeof head.sinks, "sinks"));
   KVART_RETURN_IF_ERROR(r.Raw(&head.window, sizeof head.window, "window"));
   KVART_ASSIGN_OR_RETURN(const std::span<const uint8_t> ids, r.Piece("token ids"));
-  if (ids.size() % 4 != 0) return r.Corrupt("token ids of " + std::to_string(ids.size()) + " bytes, which is no multiple of 4");
+  if (ids.size() % 4 != 0)
+    return r.Corrupt("token ids of " + std::to_string(ids.size()) + " bytes, which is no multiple of 4");
   head.ids.resize(ids.size() / 4);
   if (!ids.empty()) std::memcpy(head.ids.data(), ids.data(), ids.size());
   return head;
@@ -216,14 +222,18 @@ Result<std::unique_ptr<Session>> Model::LoadSession(const std::string& path, con
     const std::lock_guard lock(impl_->mutex);
     KVART_ASSIGN_OR_RETURN(const Digest weights, impl_->WeightsHash());
     if (weights != head.weights) {
-      return Status(StatusCode::kUnsupported, path + " is a session of '" + head.model.substr(0, 100) + "' (weights " + Short(head.weights) +
-                                                  "); this model is '" + impl_->info.name + "' (weights " + Short(weights) + ")", path);
+      return Status(StatusCode::kUnsupported,
+                    path + " is a session of '" + head.model.substr(0, 100) + "' (weights " + Short(head.weights) +
+                        "); this model is '" + impl_->info.name + "' (weights " + Short(weights) + ")",
+                    path);
     }
     for (const int32_t id : head.ids) {
-      if (id < 0 || id >= impl_->info.n_vocab) return reader.Corrupt("token id " + std::to_string(id) + " is out of range");
+      if (id < 0 || id >= impl_->info.n_vocab)
+        return reader.Corrupt("token id " + std::to_string(id) + " is out of range");
     }
     if (static_cast<int64_t>(head.ids.size()) > s.ctx) {
-      return Errorf(StatusCode::kFull, "%s holds %zu tokens; the context holds %lld", path.c_str(), head.ids.size(), static_cast<long long>(s.ctx));
+      return Errorf(StatusCode::kFull, "%s holds %zu tokens; the context holds %lld", path.c_str(), head.ids.size(),
+                    static_cast<long long>(s.ctx));
     }
     s.resumed.existed = true;
     s.resumed.tokens = static_cast<int64_t>(head.ids.size());

@@ -21,8 +21,8 @@ struct AttendPageArgs {
   int head_dim = 0;            // a multiple of 8
   int first = 0;               // tokens before this one are not looked at
   int64_t n_tokens = 0;
-  int group = 0;                     // query heads per KV head
-  const float* q = nullptr;          // token i, head g at q + i * q_stride + g * head_dim; scaled by log2(e) / sqrt(head_dim)
+  int group = 0;             // query heads per KV head
+  const float* q = nullptr;  // token i, head g at q + i * q_stride + g * head_dim; scaled by log2(e) / sqrt(head_dim)
   int64_t q_stride = 0;
   const int32_t* visible = nullptr;  // (n_tokens), each <= page tokens
   float* m = nullptr;                // (n_tokens * group): the highest score, -inf when nothing is visible

@@ -1,4 +1,5 @@
-// The tables of the instruction sets, each defined in its own folder. May depend on: kernels.h. Read by dispatch.cc only.
+// The tables of the instruction sets, each defined in its own folder. May depend on: kernels.h. Read by dispatch.cc
+// only.
 #pragma once
 
 #include "kernels/kernels.h"

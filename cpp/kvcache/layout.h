@@ -1,9 +1,10 @@
 // Where every key and value lies: the only place that computes K/V offsets. May depend on: base, quant.
 // Next for the token: kvcache/sequence.h hands out views; kernels read them through plain pointers.
 //
-// Head-major: one KV head's keys, then its values, so that a query group reads one run of memory and nothing is replicated.
-//   keys   (tokens / 8, head_dim, 8)  tiles of eight tokens, channel-major: vector lanes are tokens, and the tile of a new token is local
-//   values (tokens, head_dim)
+// Head-major: one KV head's keys, then its values, so that a query group reads one run of memory and nothing is
+// replicated.
+//   keys   (tokens / 8, head_dim, 8)  tiles of eight tokens, channel-major: vector lanes are tokens, and the tile of a
+//   new token is local values (tokens, head_dim)
 // A layer is its heads one after another; a run of memory is its layers one after another.
 #pragma once
 
@@ -36,7 +37,9 @@ struct KvGeometry {
   KvCode open_v() const { return formats.v.is_float() && !seals() ? formats.v.code : KvCode::kF16; }
 };
 
-inline int64_t ElementBytes(KvCode code) { return code == KvCode::kF32 ? 4 : 2; }
+inline int64_t ElementBytes(KvCode code) {
+  return code == KvCode::kF32 ? 4 : 2;
+}
 
 // InvalidArgument names what is out of range.
 Status CheckGeometry(const KvGeometry& geometry);
@@ -94,6 +97,8 @@ class SealedOffsets {
 inline int64_t KeyIndex(int64_t t, int c, int head_dim) {
   return (t / kTileTokens * head_dim + c) * kTileTokens + t % kTileTokens;
 }
-inline int64_t ValueIndex(int64_t t, int d, int head_dim) { return t * head_dim + d; }
+inline int64_t ValueIndex(int64_t t, int d, int head_dim) {
+  return t * head_dim + d;
+}
 
 }  // namespace kvart

@@ -18,7 +18,8 @@ Result<std::shared_ptr<PagePool>> PagePool::New(const KvGeometry& geometry, Memo
 
 int PagePool::CapacityFor(int64_t tokens) const {
   int capacity = std::min(kSmallestPage, geometry_.page_tokens);
-  while (capacity < tokens && capacity < geometry_.page_tokens) capacity = std::min(2 * capacity, geometry_.page_tokens);
+  while (capacity < tokens && capacity < geometry_.page_tokens)
+    capacity = std::min(2 * capacity, geometry_.page_tokens);
   return capacity;
 }
 

@@ -24,7 +24,8 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
   };
   using PageRef = std::shared_ptr<const Page>;
 
-  // Pages grow with their text: 16, 32, 64 … tokens, so that a short one takes little. The smallest capacity that holds so many.
+  // Pages grow with their text: 16, 32, 64 … tokens, so that a short one takes little. The smallest capacity that holds
+  // so many.
   int CapacityFor(int64_t tokens) const;
   Result<PageRef> Allocate(int64_t tokens);
 

@@ -7,7 +7,9 @@
 namespace kvart {
 namespace {
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t DivideUp(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 Status CheckRewind(int64_t n_tokens, int64_t size) {
   if (n_tokens >= 0 && n_tokens <= size) return Status::Ok();
@@ -45,8 +47,9 @@ class PagedSequence final : public KvSequence {
       }
     }
     while (static_cast<int64_t>(pages.size()) * page_tokens < end) {
-      KVART_ASSIGN_OR_RETURN(PagePool::PageRef page,
-                             pool_->Allocate(std::min(page_tokens, end - static_cast<int64_t>(pages.size()) * page_tokens)));
+      KVART_ASSIGN_OR_RETURN(
+          PagePool::PageRef page,
+          pool_->Allocate(std::min(page_tokens, end - static_cast<int64_t>(pages.size()) * page_tokens)));
       pages.push_back(std::move(page));
     }
     open_ = std::move(pages);
@@ -77,7 +80,8 @@ class PagedSequence final : public KvSequence {
     }
     for (int64_t pos = open_begin(); pos < n_tokens; pos += page_tokens) {
       const size_t i = static_cast<size_t>((pos - open_begin()) / page_tokens);
-      view.runs.push_back(FloatRun(open_[i]->block.address(), {geometry_, open_[i]->capacity}, layer, pos, open_[i]->capacity));
+      view.runs.push_back(
+          FloatRun(open_[i]->block.address(), {geometry_, open_[i]->capacity}, layer, pos, open_[i]->capacity));
     }
     return view;
   }
@@ -92,7 +96,8 @@ class PagedSequence final : public KvSequence {
     KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> slot, store_->Put(head, payload));
     sealed_.push_back({head.name, std::move(slot)});
     open_.clear();
-    for (size_t i = 0; i < FirstVisible(sealed_.size()); ++i) sealed_[i].slot.reset();  // back to the pool, for whoever wants the room
+    for (size_t i = 0; i < FirstVisible(sealed_.size()); ++i)
+      sealed_[i].slot.reset();  // back to the pool, for whoever wants the room
     return Status::Ok();
   }
 
@@ -137,7 +142,8 @@ class PagedSequence final : public KvSequence {
   }
 
   Result<std::unique_ptr<KvSequence>> Fork() const override {
-    auto fork = std::make_unique<PagedSequence>(pool_, store_, static_cast<int64_t>(window_pages_) * geometry_.page_tokens);
+    auto fork =
+        std::make_unique<PagedSequence>(pool_, store_, static_cast<int64_t>(window_pages_) * geometry_.page_tokens);
     fork->sealed_ = sealed_;
     fork->sinks_ = sinks_;
     fork->open_.assign(open_.begin(), open_.begin() + DivideUp(size() - open_begin(), geometry_.page_tokens));
@@ -148,7 +154,9 @@ class PagedSequence final : public KvSequence {
   Status Check() const override { return sealed_.empty() ? Status::Ok() : store_->Check(); }
 
   Result<KvPieces> Export() const override {
-    if (!geometry_.seals()) return Status(StatusCode::kUnsupported, "pages of floats are computed again from their ids; found " + geometry_.ToString());
+    if (!geometry_.seals())
+      return Status(StatusCode::kUnsupported,
+                    "pages of floats are computed again from their ids; found " + geometry_.ToString());
     KvPieces pieces;
     for (const Sealed& page : sealed_) {
       pieces.sealed.push_back(page.slot != nullptr ? page.slot->payload() : std::span<const uint8_t>());
@@ -168,17 +176,21 @@ class PagedSequence final : public KvSequence {
 
   Status Restore(std::span<const int32_t> ids, const KvPieces& pieces) override {
     const auto misfit = [](const char* what, size_t found, uint64_t wanted) {
-      return Errorf(StatusCode::kCorrupt, "%s of %zu bytes; %llu are wanted", what, found, static_cast<unsigned long long>(wanted));
+      return Errorf(StatusCode::kCorrupt, "%s of %zu bytes; %llu are wanted", what, found,
+                    static_cast<unsigned long long>(wanted));
     };
-    if (!geometry_.seals() || !open_.empty()) return Status(StatusCode::kInternal, "K/V can be restored only where no page is open");
-    const size_t page_tokens = static_cast<size_t>(geometry_.page_tokens), n_open = static_cast<size_t>(pieces.open_tokens);
+    if (!geometry_.seals() || !open_.empty())
+      return Status(StatusCode::kInternal, "K/V can be restored only where no page is open");
+    const size_t page_tokens = static_cast<size_t>(geometry_.page_tokens),
+                 n_open = static_cast<size_t>(pieces.open_tokens);
     if (pieces.open_tokens < 0 || n_open > page_tokens || pieces.sealed.size() > ids.size() / page_tokens ||
         pieces.sealed.size() * page_tokens + n_open != ids.size()) {
-      return Errorf(StatusCode::kCorrupt, "%zu sealed pages and %lld open tokens do not make %zu tokens", pieces.sealed.size(),
-                    static_cast<long long>(pieces.open_tokens), ids.size());
+      return Errorf(StatusCode::kCorrupt, "%zu sealed pages and %lld open tokens do not make %zu tokens",
+                    pieces.sealed.size(), static_cast<long long>(pieces.open_tokens), ids.size());
     }
     if (!pieces.sealed.empty() && sealed_.empty() && geometry_.sinks > 0) {
-      if (pieces.sinks.size() != SinkOffsets().bytes()) return misfit("sinks", pieces.sinks.size(), SinkOffsets().bytes());
+      if (pieces.sinks.size() != SinkOffsets().bytes())
+        return misfit("sinks", pieces.sinks.size(), SinkOffsets().bytes());
       KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), pieces.sinks.size()));
       KVART_RETURN_IF_ERROR(pool_->memory().Write(block.address(), pieces.sinks.data(), pieces.sinks.size()));
       sinks_ = std::make_shared<const Block>(std::move(block));
@@ -233,7 +245,9 @@ class PagedSequence final : public KvSequence {
   static int64_t Tiles(int64_t tokens) { return DivideUp(tokens, kTileTokens) * kTileTokens; }
   KvOffsets SinkOffsets() const { return {geometry_, Tiles(geometry_.sinks)}; }
   // The first sealed page that tokens of page `page` see.
-  size_t FirstVisible(size_t page) const { return window_pages_ > 0 && page > window_pages_ ? page - window_pages_ : 0; }
+  size_t FirstVisible(size_t page) const {
+    return window_pages_ > 0 && page > window_pages_ ? page - window_pages_ : 0;
+  }
 
   static KvView::Run FloatRun(Address base, const KvOffsets& at, int layer, int64_t pos, int32_t n) {
     KvView::Run run;
@@ -258,7 +272,8 @@ class PagedSequence final : public KvSequence {
   }
 
   // Copies the first tokens (whole tiles) from one run of float memory to another.
-  Status CopyTokens(Address from_base, const KvOffsets& from, Address to_base, const KvOffsets& to, int64_t tokens) const {
+  Status CopyTokens(Address from_base, const KvOffsets& from, Address to_base, const KvOffsets& to,
+                    int64_t tokens) const {
     Memory& memory = pool_->memory();
     const size_t k_bytes = static_cast<size_t>(from.Keys(0, tokens) - from.Keys(0, 0));
     const size_t v_bytes = static_cast<size_t>(from.Values(0, tokens) - from.Values(0, 0));
@@ -267,8 +282,10 @@ class PagedSequence final : public KvSequence {
         const auto at = [&](Address base, const KvOffsets& offsets, int64_t offset) {
           return base + static_cast<Address>(offset + head * offsets.head_bytes());
         };
-        KVART_RETURN_IF_ERROR(memory.Copy(at(to_base, to, to.Keys(layer, 0)), at(from_base, from, from.Keys(layer, 0)), k_bytes));
-        KVART_RETURN_IF_ERROR(memory.Copy(at(to_base, to, to.Values(layer, 0)), at(from_base, from, from.Values(layer, 0)), v_bytes));
+        KVART_RETURN_IF_ERROR(
+            memory.Copy(at(to_base, to, to.Keys(layer, 0)), at(from_base, from, from.Keys(layer, 0)), k_bytes));
+        KVART_RETURN_IF_ERROR(
+            memory.Copy(at(to_base, to, to.Values(layer, 0)), at(from_base, from, from.Values(layer, 0)), v_bytes));
       }
     }
     return Status::Ok();
@@ -278,11 +295,13 @@ class PagedSequence final : public KvSequence {
   Result<Block> CopyOfOpen(int64_t tokens) const {
     const KvOffsets to(geometry_, tokens);
     KVART_ASSIGN_OR_RETURN(Block block, Block::Allocate(pool_->memory(), to.bytes()));
-    KVART_RETURN_IF_ERROR(CopyTokens(open_[0]->block.address(), {geometry_, open_[0]->capacity}, block.address(), to, tokens));
+    KVART_RETURN_IF_ERROR(
+        CopyTokens(open_[0]->block.address(), {geometry_, open_[0]->capacity}, block.address(), to, tokens));
     return block;
   }
 
-  // The first tokens of the open page to a run of their own, which is kept in the store in pieces of at most a page's payload.
+  // The first tokens of the open page to a run of their own, which is kept in the store in pieces of at most a page's
+  // payload.
   Status SealSinks() {
     KVART_ASSIGN_OR_RETURN(Block block, CopyOfOpen(Tiles(geometry_.sinks)));
     std::vector<uint8_t> bytes(block.bytes());
@@ -388,7 +407,8 @@ class ContiguousSequence final : public KvSequence {
     for (int layer = 0; size() > 0 && layer < geometry_.n_layers; ++layer) {
       for (int head = 0; head < geometry_.n_kv_heads; ++head) {
         const auto at = [&](const Block& b, const KvOffsets& l, bool keys) {
-          return b.address() + static_cast<Address>((keys ? l.Keys(layer, 0) : l.Values(layer, 0)) + head * l.head_bytes());
+          return b.address() +
+                 static_cast<Address>((keys ? l.Keys(layer, 0) : l.Values(layer, 0)) + head * l.head_bytes());
         };
         KVART_RETURN_IF_ERROR(memory_.Copy(at(block, layout, true), at(block_, layout_, true), tokens * k_bytes));
         KVART_RETURN_IF_ERROR(memory_.Copy(at(block, layout, false), at(block_, layout_, false), tokens * v_bytes));
@@ -408,12 +428,15 @@ class ContiguousSequence final : public KvSequence {
 
 }  // namespace
 
-Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store, int64_t window) {
+Result<std::unique_ptr<KvSequence>> NewPagedSequence(std::shared_ptr<PagePool> pool, std::shared_ptr<PageStore> store,
+                                                     int64_t window) {
   if (window < 0 || (window > 0 && !pool->geometry().seals())) {
-    return Status(StatusCode::kUnsupported, "a sliding window of " + std::to_string(window) + " tokens: wanted 1 or more, and K/V in integers; found " +
+    return Status(StatusCode::kUnsupported, "a sliding window of " + std::to_string(window) +
+                                                " tokens: wanted 1 or more, and K/V in integers; found " +
                                                 pool->geometry().ToString());
   }
-  if (pool->geometry().seals() && store == nullptr) return Status(StatusCode::kInternal, "a cache that seals pages needs a store");
+  if (pool->geometry().seals() && store == nullptr)
+    return Status(StatusCode::kInternal, "a cache that seals pages needs a store");
   return std::unique_ptr<KvSequence>(std::make_unique<PagedSequence>(std::move(pool), std::move(store), window));
 }
 

@@ -76,11 +76,16 @@ void ReadRope(Reader& r, ModelConfig* c) {
   r.PositiveIfPresent("rope.scaling.yarn_beta_fast", &rope.beta_fast);
   r.PositiveIfPresent("rope.scaling.yarn_beta_slow", &rope.beta_slow);
 
-  if (type.empty() || type == "none") rope.scaling = RopeScaling::kNone;
-  else if (type == "linear") rope.scaling = RopeScaling::kLinear;
-  else if (type == "ntk") rope.scaling = RopeScaling::kNtk;
-  else if (type == "yarn") rope.scaling = RopeScaling::kYarn;
-  else r.Refuse("rope.scaling.type", "'" + type.substr(0, 64) + "'", "none, linear, ntk or yarn");
+  if (type.empty() || type == "none")
+    rope.scaling = RopeScaling::kNone;
+  else if (type == "linear")
+    rope.scaling = RopeScaling::kLinear;
+  else if (type == "ntk")
+    rope.scaling = RopeScaling::kNtk;
+  else if (type == "yarn")
+    rope.scaling = RopeScaling::kYarn;
+  else
+    r.Refuse("rope.scaling.type", "'" + type.substr(0, 64) + "'", "none, linear, ntk or yarn");
 
   uint64_t rotated = static_cast<uint64_t>(c->head_dim);
   if (r.Has("rope.dimension_count")) r.Count("rope.dimension_count", &rotated, 1, 1 << 20);
@@ -106,7 +111,8 @@ Result<ModelConfig> ReadConfig(const GgufFile& file) {
   KVART_ASSIGN_OR_RETURN(c.architecture, file.GetString("general.architecture"));
   if (c.architecture != "qwen2" && c.architecture != "qwen3") {
     return Status(StatusCode::kUnsupported,
-                  file.path() + ": architecture '" + c.architecture.substr(0, 64) + "'; kvart runs qwen2 and qwen3", file.path());
+                  file.path() + ": architecture '" + c.architecture.substr(0, 64) + "'; kvart runs qwen2 and qwen3",
+                  file.path());
   }
   Reader r(file, c.architecture);
   r.Count("block_count", &c.n_layers, 1, 1024);
@@ -120,25 +126,31 @@ Result<ModelConfig> ReadConfig(const GgufFile& file) {
   if (!r.status_.ok()) return r.status_;
 
   if (c.n_heads % c.n_kv_heads != 0) {
-    r.Refuse("attention.head_count_kv", std::to_string(c.n_kv_heads), "a divisor of head_count, " + std::to_string(c.n_heads));
+    r.Refuse("attention.head_count_kv", std::to_string(c.n_kv_heads),
+             "a divisor of head_count, " + std::to_string(c.n_heads));
   }
   c.head_dim = c.n_embd / c.n_heads;
-  if (r.Has("attention.key_length")) r.Count("attention.key_length", &c.head_dim, 8, 1024);
-  else if (c.n_embd % c.n_heads != 0) r.Refuse("attention.head_count", std::to_string(c.n_heads), "a divisor of embedding_length");
+  if (r.Has("attention.key_length"))
+    r.Count("attention.key_length", &c.head_dim, 8, 1024);
+  else if (c.n_embd % c.n_heads != 0)
+    r.Refuse("attention.head_count", std::to_string(c.n_heads), "a divisor of embedding_length");
   int value_length = c.head_dim;
   if (r.Has("attention.value_length")) r.Count("attention.value_length", &value_length, 8, 1024);
-  if (value_length != c.head_dim) r.Refuse("attention.value_length", std::to_string(value_length), "key_length, " + std::to_string(c.head_dim));
-  if (c.head_dim % 8 != 0 || c.head_dim > 1024) r.Refuse("attention.key_length", std::to_string(c.head_dim), "a multiple of 8 up to 1024");
+  if (value_length != c.head_dim)
+    r.Refuse("attention.value_length", std::to_string(value_length), "key_length, " + std::to_string(c.head_dim));
+  if (c.head_dim % 8 != 0 || c.head_dim > 1024)
+    r.Refuse("attention.key_length", std::to_string(c.head_dim), "a multiple of 8 up to 1024");
   if (c.n_embd % 32 != 0) r.Refuse("embedding_length", std::to_string(c.n_embd), "a multiple of 32");
   if (c.n_ff % 32 != 0) r.Refuse("feed_forward_length", std::to_string(c.n_ff), "a multiple of 32");
   ReadRope(r, &c);
   if (!r.status_.ok()) return r.status_;
 
   const GgufTensor* table = file.FindTensor("token_embd.weight");
-  if (table == nullptr) return Status(StatusCode::kCorrupt, file.path() + ": tensor token_embd.weight is missing", file.path());
+  if (table == nullptr)
+    return Status(StatusCode::kCorrupt, file.path() + ": tensor token_embd.weight is missing", file.path());
   if (table->dims[1] > (uint64_t{1} << 24)) {
-    return Errorf(StatusCode::kCorrupt, "%s: token_embd.weight has %llu rows; at most 2^24 are expected", file.path().c_str(),
-                  static_cast<unsigned long long>(table->dims[1]));
+    return Errorf(StatusCode::kCorrupt, "%s: token_embd.weight has %llu rows; at most 2^24 are expected",
+                  file.path().c_str(), static_cast<unsigned long long>(table->dims[1]));
   }
   c.n_vocab = static_cast<int32_t>(table->dims[1]);
   return c;

@@ -17,8 +17,8 @@ struct RopeConfig {
   double base = 10000.0;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
-  double original_ctx = 0;     // the length trained before scaling, for YaRN
-  double attn_factor = 1.0;    // YaRN: multiplies the magnitude of q and k on top of its own
+  double original_ctx = 0;   // the length trained before scaling, for YaRN
+  double attn_factor = 1.0;  // YaRN: multiplies the magnitude of q and k on top of its own
   double beta_fast = 32, beta_slow = 1;
 };
 

@@ -47,7 +47,8 @@ Status Decoder::Check(std::span<const DecodeSpan> batch) const {
 }
 
 Status Decoder::ReserveActivations(int64_t n, int64_t n_spans) {
-  if (const size_t bytes = static_cast<size_t>((n + n_spans) * config_.head_dim) * sizeof(float); angles_.bytes() < bytes) {
+  if (const size_t bytes = static_cast<size_t>((n + n_spans) * config_.head_dim) * sizeof(float);
+      angles_.bytes() < bytes) {
     KVART_ASSIGN_OR_RETURN(angles_, Block::Allocate(backend_->memory(), bytes));
   }
   if (n <= capacity_) return Status::Ok();
@@ -83,7 +84,8 @@ Status Decoder::Forward(std::span<const DecodeSpan> batch) {
     spans.push_back({static_cast<int64_t>(tokens.size()), n, pos, {}});
     tokens.insert(tokens.end(), span.tokens.begin(), span.tokens.end());
     angles.resize(tokens.size() * static_cast<size_t>(config_.head_dim));
-    for (int64_t i = 0; i < n; ++i) rope_.Angles(pos + i, angles.data() + (spans.back().first_row + i) * config_.head_dim);
+    for (int64_t i = 0; i < n; ++i)
+      rope_.Angles(pos + i, angles.data() + (spans.back().first_row + i) * config_.head_dim);
     KVART_RETURN_IF_ERROR(span.sequence->Check());
     KVART_RETURN_IF_ERROR(span.sequence->Reserve(n));
   }
@@ -91,15 +93,18 @@ Status Decoder::Forward(std::span<const DecodeSpan> batch) {
   // Behind the rows' angles, each span's turn back over what its window dropped.
   for (size_t i = 0; i < spans.size(); ++i) {
     angles.resize(angles.size() + static_cast<size_t>(config_.head_dim));
-    rope_.Turn(-batch[i].sequence->View(0, spans[i].pos + spans[i].n).dropped, angles.data() + (n + static_cast<int64_t>(i)) * config_.head_dim);
+    rope_.Turn(-batch[i].sequence->View(0, spans[i].pos + spans[i].n).dropped,
+               angles.data() + (n + static_cast<int64_t>(i)) * config_.head_dim);
   }
   KVART_RETURN_IF_ERROR(ReserveActivations(n, static_cast<int64_t>(spans.size())));
   KVART_RETURN_IF_ERROR(backend_->memory().Write(angles_.address(), angles.data(), angles.size() * sizeof(float)));
 
   for (size_t i = 0; i < spans.size(); ++i) {
-    spans[i].turn = angles_.address() + static_cast<Address>((n + static_cast<int64_t>(i)) * config_.head_dim) * sizeof(float);
+    spans[i].turn =
+        angles_.address() + static_cast<Address>((n + static_cast<int64_t>(i)) * config_.head_dim) * sizeof(float);
   }
-  const AttentionShape shape = {config_.n_embd, config_.n_heads, config_.n_kv_heads, config_.head_dim, config_.norm_eps};
+  const AttentionShape shape = {config_.n_embd, config_.n_heads, config_.n_kv_heads, config_.head_dim,
+                                config_.norm_eps};
   const Address x = x_.address(), q = q_.address(), attended = attended_.address();
 
   KVART_RETURN_IF_ERROR(backend_->Embed(*weights_.embedding, tokens, x));
@@ -127,7 +132,8 @@ Status Decoder::WriteLogits(const DecodeSpan& span, int64_t first_row) {
   for (int64_t i = span.all_logits != nullptr ? 0 : n - 1; i < n; i += most) {
     const int64_t rows = std::min(most, n - i);
     const Address x = x_.address() + static_cast<Address>((first_row + i) * config_.n_embd) * sizeof(float);
-    KVART_RETURN_IF_ERROR(backend_->Logits(weights_.final_norm, config_.norm_eps, *weights_.head, rows, x, logits_.address()));
+    KVART_RETURN_IF_ERROR(
+        backend_->Logits(weights_.final_norm, config_.norm_eps, *weights_.head, rows, x, logits_.address()));
     if (span.all_logits != nullptr) {
       KVART_RETURN_IF_ERROR(backend_->memory().Read(span.all_logits + i * config_.n_vocab, logits_.address(),
                                                     static_cast<size_t>(rows) * row_bytes));

@@ -19,9 +19,10 @@ namespace kvart {
 // Tokens that follow what a sequence holds, and where their logits go.
 struct DecodeSpan {
   KvSequence* sequence = nullptr;
-  std::span<const int32_t> tokens;  // ids in [0, n_vocab), at least one, at most what sequence->Room() allows once its full page is sealed
-  float* last_logits = nullptr;     // (n_vocab) of the last token, or none
-  float* all_logits = nullptr;      // (tokens.size(), n_vocab), or none
+  std::span<const int32_t>
+      tokens;  // ids in [0, n_vocab), at least one, at most what sequence->Room() allows once its full page is sealed
+  float* last_logits = nullptr;  // (n_vocab) of the last token, or none
+  float* all_logits = nullptr;   // (tokens.size(), n_vocab), or none
 };
 
 // One thread at a time. A row's result does not depend on what else is in the batch.
@@ -39,8 +40,8 @@ class Decoder {
   // Seals the sequence's open page if it is full. Forward does so by itself; so does whoever looks for pages to adopt.
   Status SealFullPage(KvSequence& sequence);
 
-  // Computes K/V and logits of a batch of spans, each of another sequence, and commits the K/V. On failure no sequence has changed, but that full
-  // pages may be sealed.
+  // Computes K/V and logits of a batch of spans, each of another sequence, and commits the K/V. On failure no sequence
+  // has changed, but that full pages may be sealed.
   Status Forward(std::span<const DecodeSpan> batch);
 
  private:

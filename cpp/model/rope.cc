@@ -19,7 +19,8 @@ Rope::Rope(const RopeConfig& c, int head_dim) : frequency_(static_cast<size_t>(h
   double base = c.base;
   // NTK-aware: stretch the slowest wave by the factor and leave the fastest as it is.
   if (c.scaling == RopeScaling::kNtk && head_dim > 2) base *= std::pow(c.factor, head_dim / (head_dim - 2.0));
-  for (size_t i = 0; i < frequency_.size(); ++i) frequency_[i] = std::pow(base, -2.0 * static_cast<double>(i) / head_dim);
+  for (size_t i = 0; i < frequency_.size(); ++i)
+    frequency_[i] = std::pow(base, -2.0 * static_cast<double>(i) / head_dim);
 
   if (c.scaling == RopeScaling::kLinear) {
     for (double& f : frequency_) f /= c.factor;
@@ -37,8 +38,12 @@ Rope::Rope(const RopeConfig& c, int head_dim) : frequency_(static_cast<size_t>(h
   }
 }
 
-void Rope::Angles(int64_t pos, float* out) const { Write(pos, magnitude_, out); }
-void Rope::Turn(int64_t positions, float* out) const { Write(positions, 1.0, out); }
+void Rope::Angles(int64_t pos, float* out) const {
+  Write(pos, magnitude_, out);
+}
+void Rope::Turn(int64_t positions, float* out) const {
+  Write(positions, 1.0, out);
+}
 
 void Rope::Write(int64_t pos, double magnitude, float* out) const {
   for (size_t i = 0; i < frequency_.size(); ++i) {

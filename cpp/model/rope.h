@@ -9,8 +9,8 @@
 
 namespace kvart {
 
-// RoFormer (Su et al. 2021) with position interpolation (Chen et al. 2023), NTK-aware base (bloc97 2023) or YaRN (Peng et al. 2023).
-// Immutable; safe to share.
+// RoFormer (Su et al. 2021) with position interpolation (Chen et al. 2023), NTK-aware base (bloc97 2023) or YaRN (Peng
+// et al. 2023). Immutable; safe to share.
 class Rope {
  public:
   Rope(const RopeConfig& config, int head_dim);

@@ -7,7 +7,9 @@
 namespace kvart {
 namespace {
 
-std::string Shape(uint64_t rows, uint64_t cols) { return "(" + std::to_string(rows) + ", " + std::to_string(cols) + ")"; }
+std::string Shape(uint64_t rows, uint64_t cols) {
+  return "(" + std::to_string(rows) + ", " + std::to_string(cols) + ")";
+}
 
 class Loader {
  public:
@@ -17,13 +19,15 @@ class Loader {
   // A tensor of this name and shape. Vectors have one row.
   Result<const GgufTensor*> Find(const std::string& name, int64_t rows, int64_t cols) {
     const GgufTensor* tensor = file_.FindTensor(name);
-    if (tensor == nullptr) return Status(StatusCode::kCorrupt, file_.path() + ": tensor " + name + " is missing", file_.path());
-    const bool fits = tensor->dims[0] == static_cast<uint64_t>(cols) && tensor->dims[1] == static_cast<uint64_t>(rows) &&
-                      tensor->dims[2] == 1 && tensor->dims[3] == 1;
+    if (tensor == nullptr)
+      return Status(StatusCode::kCorrupt, file_.path() + ": tensor " + name + " is missing", file_.path());
+    const bool fits = tensor->dims[0] == static_cast<uint64_t>(cols) &&
+                      tensor->dims[1] == static_cast<uint64_t>(rows) && tensor->dims[2] == 1 && tensor->dims[3] == 1;
     if (!fits) {
-      return Status(StatusCode::kCorrupt, file_.path() + ": tensor " + name + " has shape " +
-                    Shape(tensor->dims[1], tensor->dims[0]) + "; wanted " +
-                    Shape(static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)), file_.path());
+      return Status(StatusCode::kCorrupt,
+                    file_.path() + ": tensor " + name + " has shape " + Shape(tensor->dims[1], tensor->dims[0]) +
+                        "; wanted " + Shape(static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)),
+                    file_.path());
     }
     return tensor;
   }
@@ -77,7 +81,8 @@ Status LoadLayer(Loader& loader, const ModelConfig& c, int index, LayerWeights* 
   KVART_RETURN_IF_ERROR(matrix("attn_k", kv_rows, c.n_embd, &a.k));
   KVART_RETURN_IF_ERROR(matrix("attn_v", kv_rows, c.n_embd, &a.v));
   KVART_RETURN_IF_ERROR(matrix("attn_output", c.n_embd, q_rows, &a.out));
-  // qwen2 has biases and no norms, qwen3 the reverse; what the architecture needs is wanted, the rest is taken when there.
+  // qwen2 has biases and no norms, qwen3 the reverse; what the architecture needs is wanted, the rest is taken when
+  // there.
   const bool biases = c.architecture == "qwen2";
   const auto vector = [&](bool wanted, const char* name, int64_t n, Address* out) {
     return wanted ? loader.Load(prefix + name, n, out) : loader.LoadIfPresent(prefix + name, n, out);

@@ -1,5 +1,5 @@
-// All weights of a model, found by name, checked for shape, handed to the backend. May depend on: base … backend, config.
-// Next for the token: model/decoder.h runs over them.
+// All weights of a model, found by name, checked for shape, handed to the backend. May depend on: base … backend,
+// config. Next for the token: model/decoder.h runs over them.
 #pragma once
 
 #include <functional>

@@ -1,9 +1,9 @@
 // One KV head's keys or values of one sealed page: sizes, encoding, decoding. Scalar, and the truth for every kernel.
 // May depend on: base, quant. The bytes are drawn in kvcache/FORMAT.md.
 //
-// A value is centre + scale * x, with x = n - 7.5 for a 4-bit code n and x = n for an 8-bit one (-127 … 127). Scales and centres are
-// halves. The centre, not the minimum, so that what integer dots leave out is small; the middle between two codes, so that 4 bits use all
-// of theirs.
+// A value is centre + scale * x, with x = n - 7.5 for a 4-bit code n and x = n for an 8-bit one (-127 … 127). Scales
+// and centres are halves. The centre, not the minimum, so that what integer dots leave out is small; the middle between
+// two codes, so that 4 bits use all of theirs.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ class KvBlock {
   KvBlock(const KvFormat& format, bool keys, int tokens, int head_dim);
 
   size_t bytes() const { return params_ + params_bytes_; }
-  // Offset of parameters from the block's start: n_groups() times scales then centres, each (n_per_group()) halves, then norms (tokens).
+  // Offset of parameters from the block's start: n_groups() times scales then centres, each (n_per_group()) halves,
+  // then norms (tokens).
   size_t params() const { return params_; }
   int n_groups() const { return n_groups_; }
   int n_per_group() const { return n_per_group_; }  // head_dim where the axis is channels, tokens where it is tokens
@@ -37,8 +38,8 @@ class KvBlock {
   At CodeAt(int t, int c) const;
   size_t FloatAt(int t, int c) const;  // in elements
 
-  // x: (tokens, head_dim) halves → out: bytes(). Tokens before first are not part of any range and get code 8 or 0. The bytes depend on x
-  // and nothing else: every operation is one IEEE float32 operation in the order written.
+  // x: (tokens, head_dim) halves → out: bytes(). Tokens before first are not part of any range and get code 8 or 0. The
+  // bytes depend on x and nothing else: every operation is one IEEE float32 operation in the order written.
   void Encode(const uint16_t* x, int first, uint8_t* out) const;
   // Of floats: x (tokens, head_dim) floats → out: bytes(), rounded to halves where that is the format.
   void Place(const float* x, uint8_t* out) const;

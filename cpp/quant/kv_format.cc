@@ -20,9 +20,12 @@ Result<KvFormat> Parse(std::string_view name, bool keys) {
     f.code = name == "f32" ? KvCode::kF32 : KvCode::kF16;
     return f;
   }
-  if (Take(&name, "-g32")) f.group = 32;
-  else if (Take(&name, "-g64")) f.group = 64;
-  else if (Take(&name, "-g128")) f.group = 128;
+  if (Take(&name, "-g32"))
+    f.group = 32;
+  else if (Take(&name, "-g64"))
+    f.group = 64;
+  else if (Take(&name, "-g128"))
+    f.group = 128;
   f.axis = keys ? KvAxis::kChannel : KvAxis::kToken;
   f.code = name == "int8" ? KvCode::kInt8 : KvCode::kInt4;
   if (name == "int4-sym") {
@@ -46,8 +49,10 @@ std::string ToString(const KvFormat& f, bool keys) {
   if (f.is_float()) return f.code == KvCode::kF32 ? "f32" : "f16";
   std::string name = f.code == KvCode::kInt8 ? "int8" : "int4";
   if (f.symmetric) name += "-sym";
-  if (f.norm) name += "-knorm";
-  else if (keys && f.axis == KvAxis::kToken) name += "-token";
+  if (f.norm)
+    name += "-knorm";
+  else if (keys && f.axis == KvAxis::kToken)
+    name += "-token";
   if (f.group != 0) name += "-g" + std::to_string(f.group);
   return name;
 }

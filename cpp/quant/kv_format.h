@@ -1,5 +1,6 @@
-// The number formats of sealed K/V pages, as data: how many bits, along which axis values share a scale, in what groups.
-// May depend on: base. Next for the token: quant/kv_block.h encodes and decodes; kvcache/FORMAT.md draws every byte.
+// The number formats of sealed K/V pages, as data: how many bits, along which axis values share a scale, in what
+// groups. May depend on: base. Next for the token: quant/kv_block.h encodes and decodes; kvcache/FORMAT.md draws every
+// byte.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,10 @@ struct KvFormat {
   bool is_float() const { return code == KvCode::kF32 || code == KvCode::kF16; }
 };
 
-// The formats of keys and values that a name stands for: "f32", "f16", "int8", "int4" (keys per channel, values per token, both with a
-// centre), "int4-sym" (no centres), "int4-token" (keys per token as well), "int4-knorm" (unit keys per token, their lengths apart), and
-// any of the integer ones but int4-knorm with "-g32", "-g64" or "-g128" behind. InvalidArgument lists them.
+// The formats of keys and values that a name stands for: "f32", "f16", "int8", "int4" (keys per channel, values per
+// token, both with a centre), "int4-sym" (no centres), "int4-token" (keys per token as well), "int4-knorm" (unit keys
+// per token, their lengths apart), and any of the integer ones but int4-knorm with "-g32", "-g64" or "-g128" behind.
+// InvalidArgument lists them.
 struct KvFormats {
   KvFormat k, v;
   bool operator==(const KvFormats&) const = default;

@@ -15,7 +15,9 @@ Block ReadBlock(const uint8_t* row, int64_t index) {
 }
 
 // Four neighbouring columns of a row are four neighbouring bytes of a vector: byte r * 4 of vector j.
-void Put4(uint8_t* vectors, int j, int r, const uint8_t* from) { std::memcpy(vectors + j * 32 + r * 4, from, 4); }
+void Put4(uint8_t* vectors, int j, int r, const uint8_t* from) {
+  std::memcpy(vectors + j * 32 + r * 4, from, 4);
+}
 
 // Bits k, k + 4, k + 8 … of a word, side by side: a column's vectors for byte k.
 uint8_t EveryFourthBit(uint32_t word, int k) {
@@ -49,7 +51,8 @@ void PackQ8_0(const uint8_t* const* rows, int64_t cols, uint8_t* dst) {
       const auto in = ReadBlock<BlockQ8_0>(rows[r], b);
       out.d[r] = in.d;
       uint8_t codes[32];
-      for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(in.qs[i] == -128 ? -127 : in.qs[i]);  // see UnpackCodes
+      for (int i = 0; i < 32; ++i)
+        codes[i] = static_cast<uint8_t>(in.qs[i] == -128 ? -127 : in.qs[i]);  // see UnpackCodes
       for (int j = 0; j < 8; ++j) Put4(reinterpret_cast<uint8_t*>(out.qs), j, r, codes + 4 * j);
     }
     std::memcpy(dst + b * static_cast<int64_t>(sizeof out), &out, sizeof out);
@@ -98,7 +101,8 @@ void PackQ6_K(const uint8_t* const* rows, int64_t cols, uint8_t* dst) {
         for (int half = 0; half < 2; ++half) {
           for (int k = 0; k < 4; ++k) {
             uint8_t bits = 0;
-            for (int j = 0; j < 4; ++j) bits |= static_cast<uint8_t>((high[16 * half + 4 * j + k] >> 2 * (g % 4) & 3) << 2 * j);
+            for (int j = 0; j < 4; ++j)
+              bits |= static_cast<uint8_t>((high[16 * half + 4 * j + k] >> 2 * (g % 4) & 3) << 2 * j);
             out.qh[g][half * 32 + r * 4 + k] = bits;
           }
         }

@@ -129,7 +129,7 @@ def test_texts_are_repeatable_and_hold_their_answers() -> None:
         again = make_text(number, 1000, lambda part: len(part) // 3, seed=7)
         assert (text.content, text.questions) == (again.content, again.questions)
         assert text.content != make_text(number, 1000, lambda part: len(part) // 3, seed=8).content
-        assert len(text.questions) >= 20
+        assert len(text.questions) >= 20 and all(question.begin in text.content for question in text.questions)
         assert len({question.text for question in text.questions}) == len(text.questions)
         for question in text.questions:
             assert question.wanted in text.content
@@ -139,7 +139,7 @@ def test_texts_are_repeatable_and_hold_their_answers() -> None:
 def test_recall_counts(model: kvart.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
-    def answers(_: Any, text: Any, questions: Any, kv: str, __: bool) -> Any:
+    def answers(_: Any, text: Any, questions: Any, kv: str) -> Any:
         for question in questions:
             asked.append((kv, question.text))
             wrong = question.kind == r"\d+" or (kv == "int4" and len(asked) % 7 == 0)

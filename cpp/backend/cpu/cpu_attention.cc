@@ -9,7 +9,9 @@
 namespace kvart {
 namespace {
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t DivideUp(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 constexpr int kMaxHeadDim = 1024;  // checked when a model is loaded
 
@@ -46,8 +48,8 @@ struct Shares {
 
 // The shares of a run: args but for what the run itself says.
 // turned: args.q's queries turned back.
-void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int64_t kv_head, const float* turned,
-               AttendPageArgs args) {
+void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int64_t kv_head,
+               const float* turned, AttendPageArgs args) {
   if (run.turned) args.q = turned;
   const Address stride = static_cast<Address>(kv_head * run.head_stride);
   args.k = HostPointer<uint8_t>(run.k + stride);
@@ -59,7 +61,8 @@ void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView
 constexpr int64_t kBlockTokens = 16;  // query tokens a task in prefill
 
 // out[token][head] = O / L for the heads of one KV head.
-void WriteOut(const float* l, const float* o, int64_t n_tokens, int group, int head_dim, int64_t out_stride, float* out) {
+void WriteOut(const float* l, const float* o, int64_t n_tokens, int group, int head_dim, int64_t out_stride,
+              float* out) {
   for (int64_t i = 0; i < n_tokens; ++i) {
     for (int g = 0; g < group; ++g, ++l, o += head_dim) {
       float* to = out + i * out_stride + g * head_dim;
@@ -112,8 +115,10 @@ Status CpuBackend::SealPage(const KvGeometry& geometry, Address page, int first,
   pool_.Run(int64_t{geometry.n_layers} * geometry.n_kv_heads, [&](int64_t task, int) {
     const int layer = static_cast<int>(task / geometry.n_kv_heads);
     const int64_t head = task % geometry.n_kv_heads;
-    const uint16_t* keys = HostPointer<uint16_t>(page + static_cast<Address>(open.Keys(layer, 0) + head * open.head_bytes()));
-    const uint16_t* values = HostPointer<uint16_t>(page + static_cast<Address>(open.Values(layer, 0) + head * open.head_bytes()));
+    const uint16_t* keys =
+        HostPointer<uint16_t>(page + static_cast<Address>(open.Keys(layer, 0) + head * open.head_bytes()));
+    const uint16_t* values =
+        HostPointer<uint16_t>(page + static_cast<Address>(open.Values(layer, 0) + head * open.head_bytes()));
     std::vector<uint16_t> rows(static_cast<size_t>(tokens * head_dim));
     for (int t = 0; t < tokens; ++t) {
       for (int c = 0; c < head_dim; ++c) rows[static_cast<size_t>(t * head_dim + c)] = keys[KeyIndex(t, c, head_dim)];

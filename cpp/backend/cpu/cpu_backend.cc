@@ -19,9 +19,13 @@ int64_t TaskRows(int64_t n, int64_t rows) {
   return rows >= 32768 ? 256 : 64;
 }
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t DivideUp(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
-const CpuMatrix& Cpu(const Matrix& m) { return static_cast<const CpuMatrix&>(m); }
+const CpuMatrix& Cpu(const Matrix& m) {
+  return static_cast<const CpuMatrix&>(m);
+}
 
 }  // namespace
 
@@ -87,7 +91,8 @@ Result<std::unique_ptr<Matrix>> CpuBackend::LoadMatrix(const GgufFile& file, con
   return std::unique_ptr<Matrix>(std::move(matrix));
 }
 
-CpuBackend::Input CpuBackend::Prepare(const float* x, int64_t n, int64_t cols, std::initializer_list<const Matrix*> users) {
+CpuBackend::Input CpuBackend::Prepare(const float* x, int64_t n, int64_t cols,
+                                      std::initializer_list<const Matrix*> users) {
   const bool int8 = std::any_of(users.begin(), users.end(), [](const Matrix* m) {
     return m != nullptr && Cpu(*m).kernel_->activations == Activations::kInt8;
   });
@@ -126,7 +131,8 @@ void CpuBackend::Multiply(const CpuMatrix& w, const Input& in, int64_t n, int64_
   w.kernel_->run(args);
 }
 
-void CpuBackend::MultiplyAll(const CpuMatrix& w, const Input& in, int64_t n, const float* bias, bool accumulate, float* out) {
+void CpuBackend::MultiplyAll(const CpuMatrix& w, const Input& in, int64_t n, const float* bias, bool accumulate,
+                             float* out) {
   const int64_t step = TaskRows(n, w.rows());
   pool_.Run(DivideUp(w.rows(), step), [&](int64_t task, int thread) {
     const int64_t begin = task * step, end = std::min(w.rows(), begin + step);
@@ -145,8 +151,8 @@ Status CpuBackend::Embed(const Matrix& table, std::span<const int32_t> tokens, A
   return Status::Ok();
 }
 
-Status CpuBackend::ProjectQkv(const AttentionWeights& w, const AttentionShape& shape, int64_t n, Address x, Address rope,
-                              std::span<const KvSpan> spans, Address q_out) {
+Status CpuBackend::ProjectQkv(const AttentionWeights& w, const AttentionShape& shape, int64_t n, Address x,
+                              Address rope, std::span<const KvSpan> spans, Address q_out) {
   Norm(w.norm, shape.norm_eps, n, shape.n_embd, HostPointer<float>(x));
   const Input in = Prepare(normed_.data(), n, shape.n_embd, {w.q.get(), w.k.get(), w.v.get()});
   const int64_t kv_rows = w.k->rows();
@@ -187,7 +193,8 @@ Status CpuBackend::ProjectQkv(const AttentionWeights& w, const AttentionShape& s
   ForRows(n, [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i) {
       const float* cos_sin = angles + i * shape.head_dim;
-      for (int h = 0; h < shape.n_heads; ++h) rotate(q + (i * shape.n_heads + h) * shape.head_dim, w.q_norm, cos_sin, q_scale);
+      for (int h = 0; h < shape.n_heads; ++h)
+        rotate(q + (i * shape.n_heads + h) * shape.head_dim, w.q_norm, cos_sin, q_scale);
       for (int h = 0; h < shape.n_kv_heads; ++h) {
         rotate(k_.data() + (i * shape.n_kv_heads + h) * shape.head_dim, w.k_norm, cos_sin, 1.0f);
       }
@@ -211,11 +218,14 @@ Status CpuBackend::GatedMlp(const MlpWeights& w, float norm_eps, int64_t n, Addr
 
   // Gate, up, SiLU and the quantization of the result in one task: a task's rows are whole blocks of 32.
   const bool int8 = down.kernel_->activations == Activations::kInt8;
-  if (int8) hidden_int8_.resize(static_cast<size_t>(n * n_ff / 32));
-  else hidden_.resize(static_cast<size_t>(n * n_ff));
+  if (int8)
+    hidden_int8_.resize(static_cast<size_t>(n * n_ff / 32));
+  else
+    hidden_.resize(static_cast<size_t>(n * n_ff));
   const int64_t step = n > 4 ? 32 : 64;
   constexpr int64_t kTokens = 128;  // at once, so that the products of a task stay in the cache
-  KVART_RETURN_IF_ERROR(ReserveScratch(MatmulScratchBytes(n_embd) + sizeof(float) * 2 * static_cast<size_t>(kTokens * step)));
+  KVART_RETURN_IF_ERROR(
+      ReserveScratch(MatmulScratchBytes(n_embd) + sizeof(float) * 2 * static_cast<size_t>(kTokens * step)));
   pool_.Run(DivideUp(n_ff, step), [&](int64_t task, int thread) {
     const int64_t begin = task * step, end = std::min(n_ff, begin + step), rows = end - begin;
     float* g = reinterpret_cast<float*>(Scratch(thread) + MatmulScratchBytes(n_embd));
@@ -228,8 +238,10 @@ Status CpuBackend::GatedMlp(const MlpWeights& w, float norm_eps, int64_t n, Addr
       kernels_.silu_mul(g, u, count * rows, g);
       for (int64_t t = 0; t < count; ++t) {
         const float* h = g + t * rows;
-        if (int8) kernels_.quantize(h, rows / 32, hidden_int8_.data() + ((i + t) * n_ff + begin) / 32);
-        else std::copy(h, h + rows, hidden_.data() + (i + t) * n_ff + begin);
+        if (int8)
+          kernels_.quantize(h, rows / 32, hidden_int8_.data() + ((i + t) * n_ff + begin) / 32);
+        else
+          std::copy(h, h + rows, hidden_.data() + (i + t) * n_ff + begin);
       }
     }
   });

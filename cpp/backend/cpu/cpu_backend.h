@@ -68,8 +68,8 @@ class CpuBackend : public Backend {
                 bool accumulate, float* out, int64_t out_stride, int thread);
   void MultiplyAll(const CpuMatrix& w, const Input& in, int64_t n, const float* bias, bool accumulate, float* out);
   void AppendKv(const AttentionShape& shape, std::span<const KvSpan> spans, const float* k, const float* v);
-  void AttendBlock(const AttentionShape& shape, const KvSpan& span, int kv_head, int64_t first, int64_t count, const float* q,
-                   float* out, int thread);
+  void AttendBlock(const AttentionShape& shape, const KvSpan& span, int kv_head, int64_t first, int64_t count,
+                   const float* q, float* out, int thread);
   void AttendByRuns(const AttentionShape& shape, const KvSpan& span, const float* q, float* out);
   void TurnQueries(const AttentionShape& shape, const KvSpan& span, const float* q);
   uint8_t* Scratch(int thread) { return HostPointer<uint8_t>(scratch_[static_cast<size_t>(thread)].address()); }

@@ -12,8 +12,12 @@
 
 namespace kvart::avx2 {
 
-inline __m256i LoadInt(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-inline __m256 LoadHalf8(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+inline __m256i LoadInt(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+inline __m256 LoadHalf8(const void* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
 inline __m256i Broadcast4(const void* p) {  // four bytes to every lane
   return _mm256_castps_si256(_mm256_broadcast_ss(static_cast<const float*>(p)));
 }

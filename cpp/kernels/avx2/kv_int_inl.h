@@ -1,4 +1,5 @@
-// Integer dots between int8 vectors (queries, weights of values) and the codes of a K/V block, shared by scores and mixes.
+// Integer dots between int8 vectors (queries, weights of values) and the codes of a K/V block, shared by scores and
+// mixes.
 #pragma once
 
 #include <cstring>
@@ -54,7 +55,8 @@ inline void ToInt8(const float* x, int n, Int8Vector* out) {
 
 // dots[r], eight lanes: Σ z (2 n - 15) over the n elements of the sum; codes: n / 8 vectors.
 template <int R>
-__attribute__((always_inline)) inline void Dots4(const uint8_t* codes, int n, const Int8Vector* const* x, __m256i* dots) {
+__attribute__((always_inline)) inline void Dots4(const uint8_t* codes, int n, const Int8Vector* const* x,
+                                                 __m256i* dots) {
   const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
   __m256i total[R];
 #pragma GCC unroll 8
@@ -89,7 +91,8 @@ __attribute__((always_inline)) inline void Dots4(const uint8_t* codes, int n, co
 
 // dots[r], eight lanes: Σ z n; codes: n / 4 vectors of signed bytes.
 template <int R>
-__attribute__((always_inline)) inline void Dots8(const uint8_t* codes, int n, const Int8Vector* const* x, __m256i* dots) {
+__attribute__((always_inline)) inline void Dots8(const uint8_t* codes, int n, const Int8Vector* const* x,
+                                                 __m256i* dots) {
   const __m256i one = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) dots[r] = _mm256_setzero_si256();
@@ -106,9 +109,12 @@ __attribute__((always_inline)) inline void Dots8(const uint8_t* codes, int n, co
 }
 
 template <int kBits, int R>
-__attribute__((always_inline)) inline void Dots(const uint8_t* codes, int n, const Int8Vector* const* x, __m256i* dots) {
-  if constexpr (kBits == 4) Dots4<R>(codes, n, x, dots);
-  else Dots8<R>(codes, n, x, dots);
+__attribute__((always_inline)) inline void Dots(const uint8_t* codes, int n, const Int8Vector* const* x,
+                                                __m256i* dots) {
+  if constexpr (kBits == 4)
+    Dots4<R>(codes, n, x, dots);
+  else
+    Dots8<R>(codes, n, x, dots);
 }
 
 // Calls F<n>::Run(args) for n = 1 … 8 rows.

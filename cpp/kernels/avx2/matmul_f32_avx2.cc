@@ -6,8 +6,12 @@
 namespace kvart::avx2 {
 namespace {
 
-inline __m256 LoadWeights(const float* w) { return _mm256_load_ps(w); }
-inline __m256 LoadWeights(const uint16_t* w) { return LoadHalf8(w); }
+inline __m256 LoadWeights(const float* w) {
+  return _mm256_load_ps(w);
+}
+inline __m256 LoadWeights(const uint16_t* w) {
+  return LoadHalf8(w);
+}
 
 // T tokens, R row groups, each (cols, 8) at w + r * group_stride.
 template <class W, int T, int R>
@@ -75,19 +79,47 @@ void matmul_f16_f32_avx2(const MatmulArgs& a) {
   if (row < a.row_end) Groups<uint16_t, 1>(a, w + row / 8 * group_stride, group_stride, row);
 }
 
-void matmul_f32_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kF32>(a); }
-void matmul_bf16_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kBF16>(a); }
-void matmul_q4_0_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ4_0>(a); }
-void matmul_q4_1_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ4_1>(a); }
-void matmul_q5_0_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ5_0>(a); }
-void matmul_q5_1_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ5_1>(a); }
-void matmul_q8_0_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ8_0>(a); }
-void matmul_q2_k_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ2_K>(a); }
-void matmul_q3_k_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ3_K>(a); }
-void matmul_q4_k_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ4_K>(a); }
-void matmul_q5_k_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ5_K>(a); }
-void matmul_q6_k_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kQ6_K>(a); }
-void matmul_iq4_nl_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kIQ4_NL>(a); }
-void matmul_iq4_xs_f32_avx2(const MatmulArgs& a) { MatmulDecoded<DType::kIQ4_XS>(a); }
+void matmul_f32_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kF32>(a);
+}
+void matmul_bf16_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kBF16>(a);
+}
+void matmul_q4_0_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ4_0>(a);
+}
+void matmul_q4_1_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ4_1>(a);
+}
+void matmul_q5_0_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ5_0>(a);
+}
+void matmul_q5_1_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ5_1>(a);
+}
+void matmul_q8_0_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ8_0>(a);
+}
+void matmul_q2_k_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ2_K>(a);
+}
+void matmul_q3_k_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ3_K>(a);
+}
+void matmul_q4_k_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ4_K>(a);
+}
+void matmul_q5_k_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ5_K>(a);
+}
+void matmul_q6_k_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kQ6_K>(a);
+}
+void matmul_iq4_nl_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kIQ4_NL>(a);
+}
+void matmul_iq4_xs_f32_avx2(const MatmulArgs& a) {
+  MatmulDecoded<DType::kIQ4_XS>(a);
+}
 
 }  // namespace kvart::avx2

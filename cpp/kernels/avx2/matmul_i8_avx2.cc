@@ -19,7 +19,9 @@ inline void PrefetchLines(const void* p, int bytes) {
   }
 }
 
-inline __m256i Low4(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+inline __m256i Low4(__m256i v) {
+  return _mm256_and_si256(v, _mm256_set1_epi8(15));
+}
 inline __m256 BytesToFloat(const uint8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
@@ -119,7 +121,8 @@ struct Q6_K {
   }
 };
 
-// Any format, from GGUF rows: codes through the scalar UnpackCodes. Right first; a format that matters gets a packing of its own.
+// Any format, from GGUF rows: codes through the scalar UnpackCodes. Right first; a format that matters gets a packing
+// of its own.
 template <DType kType>
 struct AnyRows {
   static constexpr int kZero = 0, kScales = 32 / ScaleColumns(kType);
@@ -165,17 +168,41 @@ struct AnyRows {
 
 }  // namespace
 
-void matmul_q5_0_i8_avx2(const MatmulArgs& a) { Matmul<Q5_0>(a); }
-void matmul_q8_0_i8_avx2(const MatmulArgs& a) { Matmul<Q8_0>(a); }
-void matmul_q4_k_i8_avx2(const MatmulArgs& a) { Matmul<Q4_K>(a); }
-void matmul_q6_k_i8_avx2(const MatmulArgs& a) { Matmul<Q6_K>(a); }
-void matmul_q4_0_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kQ4_0>>(a); }
-void matmul_q4_1_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kQ4_1>>(a); }
-void matmul_q5_1_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kQ5_1>>(a); }
-void matmul_q2_k_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kQ2_K>>(a); }
-void matmul_q3_k_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kQ3_K>>(a); }
-void matmul_q5_k_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kQ5_K>>(a); }
-void matmul_iq4_nl_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kIQ4_NL>>(a); }
-void matmul_iq4_xs_i8_avx2(const MatmulArgs& a) { Matmul<AnyRows<DType::kIQ4_XS>>(a); }
+void matmul_q5_0_i8_avx2(const MatmulArgs& a) {
+  Matmul<Q5_0>(a);
+}
+void matmul_q8_0_i8_avx2(const MatmulArgs& a) {
+  Matmul<Q8_0>(a);
+}
+void matmul_q4_k_i8_avx2(const MatmulArgs& a) {
+  Matmul<Q4_K>(a);
+}
+void matmul_q6_k_i8_avx2(const MatmulArgs& a) {
+  Matmul<Q6_K>(a);
+}
+void matmul_q4_0_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kQ4_0>>(a);
+}
+void matmul_q4_1_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kQ4_1>>(a);
+}
+void matmul_q5_1_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kQ5_1>>(a);
+}
+void matmul_q2_k_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kQ2_K>>(a);
+}
+void matmul_q3_k_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kQ3_K>>(a);
+}
+void matmul_q5_k_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kQ5_K>>(a);
+}
+void matmul_iq4_nl_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kIQ4_NL>>(a);
+}
+void matmul_iq4_xs_i8_avx2(const MatmulArgs& a) {
+  Matmul<AnyRows<DType::kIQ4_XS>>(a);
+}
 
 }  // namespace kvart::avx2

@@ -1,5 +1,5 @@
-// The int8 matrix product shared by all weight formats: a format says how to unpack 32 columns of eight rows, and the two loops
-// below do the rest: one streams the weights past few tokens, the other unpacks a tile once for many.
+// The int8 matrix product shared by all weight formats: a format says how to unpack 32 columns of eight rows, and the
+// two loops below do the rest: one streams the weights past few tokens, the other unpacks a tile once for many.
 #pragma once
 
 #include <algorithm>
@@ -119,7 +119,8 @@ void Stream(const MatmulArgs& a, int64_t first) {
 
 // T tokens against an unpacked tile of R row groups. codes: [block][8][R] vectors; scales, mins: [block][kScales][R].
 template <class F, int T, int R>
-void Tile(const MatmulArgs& a, const __m256i* codes, const __m256* scales, const __m256* mins, int64_t row, int64_t first) {
+void Tile(const MatmulArgs& a, const __m256i* codes, const __m256* scales, const __m256* mins, int64_t row,
+          int64_t first) {
   const int64_t n_blocks = a.cols / 32;
   const ActivationBlock* x[T];
   for (int t = 0; t < T; ++t) x[t] = static_cast<const ActivationBlock*>(a.x) + (first + t) * n_blocks;

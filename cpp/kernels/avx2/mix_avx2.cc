@@ -8,8 +8,12 @@
 namespace kvart::avx2 {
 namespace {
 
-inline __m256 Load8(const float* p) { return _mm256_loadu_ps(p); }
-inline __m256 Load8(const uint16_t* p) { return LoadHalf8(p); }
+inline __m256 Load8(const float* p) {
+  return _mm256_loadu_ps(p);
+}
+inline __m256 Load8(const uint16_t* p) {
+  return LoadHalf8(p);
+}
 
 template <class V>
 struct Float {
@@ -52,7 +56,8 @@ struct Tokens {
       Int8Vector weights[R];
       const Int8Vector* x[R];
       for (int g = 0; g < b.n_groups(); ++g) {
-        const uint16_t* scales = reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
+        const uint16_t* scales =
+            reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
         const uint16_t* centres = scales + b.tokens();
         for (int r = 0; r < R; ++r) {
           alignas(32) float w[kMaxPageTokens];
@@ -73,7 +78,8 @@ struct Tokens {
           Dots<kBits, R>(a.v + static_cast<int64_t>(d / 8) * bytes, b.tokens(), x, dots);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            const __m256 o = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(x[r]->step), _mm256_set1_ps(x[r]->base));
+            const __m256 o =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(x[r]->step), _mm256_set1_ps(x[r]->base));
             _mm256_storeu_ps(a.o[r] + d, o);
           }
         }
@@ -95,7 +101,8 @@ void softmax_avx2(const SoftmaxArgs& a) {
       return _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(at, first), _mm256_cmpgt_epi32(visible, at)));
     };
     __m256 top = none;
-    for (int t = 0; t < a.visible[r]; t += 8) top = _mm256_max_ps(_mm256_blendv_ps(none, _mm256_load_ps(s + t), seen(t)), top);
+    for (int t = 0; t < a.visible[r]; t += 8)
+      top = _mm256_max_ps(_mm256_blendv_ps(none, _mm256_load_ps(s + t), seen(t)), top);
     const float m = LaneMax(top);
     __m256 sum = _mm256_setzero_ps();
     int t = 0;
@@ -110,10 +117,18 @@ void softmax_avx2(const SoftmaxArgs& a) {
   }
 }
 
-void mix_f32_avx2(const MixArgs& a) { ByRows<Float<float>::Rows>(a.n_rows, a); }
-void mix_f16_avx2(const MixArgs& a) { ByRows<Float<uint16_t>::Rows>(a.n_rows, a); }
-void mix_int8_avx2(const MixArgs& a) { ByRows<Tokens<8>::Rows>(a.n_rows, a); }
-void mix_int4_avx2(const MixArgs& a) { ByRows<Tokens<4>::Rows>(a.n_rows, a); }
+void mix_f32_avx2(const MixArgs& a) {
+  ByRows<Float<float>::Rows>(a.n_rows, a);
+}
+void mix_f16_avx2(const MixArgs& a) {
+  ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
+}
+void mix_int8_avx2(const MixArgs& a) {
+  ByRows<Tokens<8>::Rows>(a.n_rows, a);
+}
+void mix_int4_avx2(const MixArgs& a) {
+  ByRows<Tokens<4>::Rows>(a.n_rows, a);
+}
 
 const MixKernel kMix[] = {
     {"mix_f32_avx2", KvCode::kF32, mix_f32_avx2},

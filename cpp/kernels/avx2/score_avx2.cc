@@ -7,8 +7,12 @@
 namespace kvart::avx2 {
 namespace {
 
-inline __m256 Load8(const float* p) { return _mm256_loadu_ps(p); }
-inline __m256 Load8(const uint16_t* p) { return LoadHalf8(p); }
+inline __m256 Load8(const float* p) {
+  return _mm256_loadu_ps(p);
+}
+inline __m256 Load8(const uint16_t* p) {
+  return LoadHalf8(p);
+}
 
 template <class K>
 struct Float {
@@ -67,7 +71,8 @@ struct Channels {
           Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes, a.head_dim, x, dots);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            const __m256 s = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(x[r]->step), _mm256_set1_ps(x[r]->base));
+            const __m256 s =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(x[r]->step), _mm256_set1_ps(x[r]->base));
             _mm256_store_ps(a.s[r] + t, s);
           }
         }
@@ -122,12 +127,24 @@ struct Tokens {
 
 }  // namespace
 
-void score_f32_avx2(const ScoreArgs& a) { ByRows<Float<float>::Rows>(a.n_rows, a); }
-void score_f16_avx2(const ScoreArgs& a) { ByRows<Float<uint16_t>::Rows>(a.n_rows, a); }
-void score_int8_channel_avx2(const ScoreArgs& a) { ByRows<Channels<8>::Rows>(a.n_rows, a); }
-void score_int4_channel_avx2(const ScoreArgs& a) { ByRows<Channels<4>::Rows>(a.n_rows, a); }
-void score_int8_token_avx2(const ScoreArgs& a) { ByRows<Tokens<8>::Rows>(a.n_rows, a); }
-void score_int4_token_avx2(const ScoreArgs& a) { ByRows<Tokens<4>::Rows>(a.n_rows, a); }
+void score_f32_avx2(const ScoreArgs& a) {
+  ByRows<Float<float>::Rows>(a.n_rows, a);
+}
+void score_f16_avx2(const ScoreArgs& a) {
+  ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
+}
+void score_int8_channel_avx2(const ScoreArgs& a) {
+  ByRows<Channels<8>::Rows>(a.n_rows, a);
+}
+void score_int4_channel_avx2(const ScoreArgs& a) {
+  ByRows<Channels<4>::Rows>(a.n_rows, a);
+}
+void score_int8_token_avx2(const ScoreArgs& a) {
+  ByRows<Tokens<8>::Rows>(a.n_rows, a);
+}
+void score_int4_token_avx2(const ScoreArgs& a) {
+  ByRows<Tokens<4>::Rows>(a.n_rows, a);
+}
 
 const ScoreKernel kScore[] = {
     {"score_f32_avx2", KvCode::kF32, KvAxis::kChannel, score_f32_avx2},

@@ -1,4 +1,5 @@
-// Matrix products for every weight format, straight from GGUF rows: the definition that the fast kernels are tested against.
+// Matrix products for every weight format, straight from GGUF rows: the definition that the fast kernels are tested
+// against.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,8 +20,8 @@ void Store(const MatmulArgs& a, int64_t row, int64_t i, float acc) {
 template <DType kType>
 void MatmulCodes(const MatmulArgs& a) {
   const int64_t n_blocks = a.cols / kGroup;
-  float* scales = reinterpret_cast<float*>(a.scratch);         // (n_blocks, 2)
-  float* mins = scales + 2 * n_blocks;                         // (n_blocks, 2)
+  float* scales = reinterpret_cast<float*>(a.scratch);             // (n_blocks, 2)
+  float* mins = scales + 2 * n_blocks;                             // (n_blocks, 2)
   int8_t* codes = reinterpret_cast<int8_t*>(mins + 2 * n_blocks);  // (n_blocks, 32)
   const uint64_t row_bytes = RowBytes(kType, static_cast<uint64_t>(a.cols));
   constexpr int kScales = kGroup / ScaleColumns(kType);  // scales a block
@@ -74,19 +75,19 @@ void MatmulFloat(const MatmulArgs& a) {
   { "matmul_" name "_f32_scalar", type, Activations::kFloat, Packing::kRows, MatmulFloat<type> }
 
 const MatmulKernel kMatmul[] = {
-    KVART_FLOAT_ROW("f32", DType::kF32),      KVART_FLOAT_ROW("f16", DType::kF16),
-    KVART_FLOAT_ROW("bf16", DType::kBF16),    KVART_INT8_ROW("q4_0", DType::kQ4_0),
-    KVART_INT8_ROW("q4_1", DType::kQ4_1),     KVART_INT8_ROW("q5_0", DType::kQ5_0),
-    KVART_INT8_ROW("q5_1", DType::kQ5_1),     KVART_INT8_ROW("q8_0", DType::kQ8_0),
-    KVART_INT8_ROW("q2_k", DType::kQ2_K),     KVART_INT8_ROW("q3_k", DType::kQ3_K),
-    KVART_INT8_ROW("q4_k", DType::kQ4_K),     KVART_INT8_ROW("q5_k", DType::kQ5_K),
-    KVART_INT8_ROW("q6_k", DType::kQ6_K),     KVART_INT8_ROW("iq4_nl", DType::kIQ4_NL),
-    KVART_INT8_ROW("iq4_xs", DType::kIQ4_XS), KVART_FLOAT_ROW("q4_0", DType::kQ4_0),
-    KVART_FLOAT_ROW("q4_1", DType::kQ4_1),    KVART_FLOAT_ROW("q5_0", DType::kQ5_0),
-    KVART_FLOAT_ROW("q5_1", DType::kQ5_1),    KVART_FLOAT_ROW("q8_0", DType::kQ8_0),
-    KVART_FLOAT_ROW("q2_k", DType::kQ2_K),    KVART_FLOAT_ROW("q3_k", DType::kQ3_K),
-    KVART_FLOAT_ROW("q4_k", DType::kQ4_K),    KVART_FLOAT_ROW("q5_k", DType::kQ5_K),
-    KVART_FLOAT_ROW("q6_k", DType::kQ6_K),    KVART_FLOAT_ROW("iq4_nl", DType::kIQ4_NL),
+    KVART_FLOAT_ROW("f32", DType::kF32),       KVART_FLOAT_ROW("f16", DType::kF16),
+    KVART_FLOAT_ROW("bf16", DType::kBF16),     KVART_INT8_ROW("q4_0", DType::kQ4_0),
+    KVART_INT8_ROW("q4_1", DType::kQ4_1),      KVART_INT8_ROW("q5_0", DType::kQ5_0),
+    KVART_INT8_ROW("q5_1", DType::kQ5_1),      KVART_INT8_ROW("q8_0", DType::kQ8_0),
+    KVART_INT8_ROW("q2_k", DType::kQ2_K),      KVART_INT8_ROW("q3_k", DType::kQ3_K),
+    KVART_INT8_ROW("q4_k", DType::kQ4_K),      KVART_INT8_ROW("q5_k", DType::kQ5_K),
+    KVART_INT8_ROW("q6_k", DType::kQ6_K),      KVART_INT8_ROW("iq4_nl", DType::kIQ4_NL),
+    KVART_INT8_ROW("iq4_xs", DType::kIQ4_XS),  KVART_FLOAT_ROW("q4_0", DType::kQ4_0),
+    KVART_FLOAT_ROW("q4_1", DType::kQ4_1),     KVART_FLOAT_ROW("q5_0", DType::kQ5_0),
+    KVART_FLOAT_ROW("q5_1", DType::kQ5_1),     KVART_FLOAT_ROW("q8_0", DType::kQ8_0),
+    KVART_FLOAT_ROW("q2_k", DType::kQ2_K),     KVART_FLOAT_ROW("q3_k", DType::kQ3_K),
+    KVART_FLOAT_ROW("q4_k", DType::kQ4_K),     KVART_FLOAT_ROW("q5_k", DType::kQ5_K),
+    KVART_FLOAT_ROW("q6_k", DType::kQ6_K),     KVART_FLOAT_ROW("iq4_nl", DType::kIQ4_NL),
     KVART_FLOAT_ROW("iq4_xs", DType::kIQ4_XS),
 };
 const size_t kMatmulCount = std::size(kMatmul);

@@ -10,8 +10,12 @@
 namespace kvart::scalar {
 namespace {
 
-float ToFloat(float x) { return x; }
-float ToFloat(uint16_t x) { return HalfToFloat(x); }
+float ToFloat(float x) {
+  return x;
+}
+float ToFloat(uint16_t x) {
+  return HalfToFloat(x);
+}
 
 template <class V>
 void MixFloat(const MixArgs& a) {
@@ -19,7 +23,8 @@ void MixFloat(const MixArgs& a) {
   for (int r = 0; r < a.n_rows; ++r) {
     std::fill(a.o[r], a.o[r] + a.head_dim, 0.0f);
     for (int t = 0; t < a.visible[r]; ++t) {
-      for (int d = 0; d < a.head_dim; ++d) a.o[r][d] = std::fma(a.p[r][t], ToFloat(values[t * a.head_dim + d]), a.o[r][d]);
+      for (int d = 0; d < a.head_dim; ++d)
+        a.o[r][d] = std::fma(a.p[r][t], ToFloat(values[t * a.head_dim + d]), a.o[r][d]);
     }
   }
 }

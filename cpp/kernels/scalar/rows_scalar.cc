@@ -30,7 +30,8 @@ void quantize_scalar(const float* x, int64_t n_blocks, ActivationBlock* y) {
       float scaled = x[i] * inverse;
       scaled = scaled > -127.0f ? scaled : -127.0f;
       scaled = scaled < 127.0f ? scaled : 127.0f;
-      const float rounded = (scaled + kExp2Round) - kExp2Round;  // to nearest, ties to even, as the vector instructions do
+      const float rounded =
+          (scaled + kExp2Round) - kExp2Round;  // to nearest, ties to even, as the vector instructions do
       y[b].q[i] = static_cast<int8_t>(rounded);
       y[b].pair_sums[i / 16 * 2 + i % 4 / 2] = static_cast<int16_t>(y[b].pair_sums[i / 16 * 2 + i % 4 / 2] + y[b].q[i]);
     }

@@ -1,5 +1,5 @@
-// What the scalar kernels share: the definitions of Exp2 and LaneSum. Included by kernels/scalar only: other instruction sets
-// have their own, so that no inline function exists twice with different flags.
+// What the scalar kernels share: the definitions of Exp2 and LaneSum. Included by kernels/scalar only: other
+// instruction sets have their own, so that no inline function exists twice with different flags.
 #pragma once
 
 #include <bit>
@@ -37,14 +37,16 @@ inline float ScaleOf(const KvBlock& b, const uint8_t* block, int g, int i) {
   return HalfAt(block, b.params() + static_cast<size_t>(g * b.n_per_group()) * 4 + static_cast<size_t>(i) * 2);
 }
 inline float CentreOf(const KvBlock& b, const uint8_t* block, int g, int i) {
-  return HalfAt(block, b.params() + static_cast<size_t>(g * b.n_per_group()) * 4 + static_cast<size_t>(b.n_per_group() + i) * 2);
+  return HalfAt(
+      block, b.params() + static_cast<size_t>(g * b.n_per_group()) * 4 + static_cast<size_t>(b.n_per_group() + i) * 2);
 }
 inline float NormOf(const KvBlock& b, const uint8_t* block, int t) {
   return HalfAt(block, b.bytes() - static_cast<size_t>(b.tokens() - t) * 2);
 }
 inline int32_t CodeOf(const KvBlock& b, const uint8_t* block, int t, int c) {
   const KvBlock::At at = b.CodeAt(t, c);
-  return b.format().code == KvCode::kInt4 ? 2 * (block[at.byte] >> at.shift & 15) - 15 : static_cast<int8_t>(block[at.byte]);
+  return b.format().code == KvCode::kInt4 ? 2 * (block[at.byte] >> at.shift & 15) - 15
+                                          : static_cast<int8_t>(block[at.byte]);
 }
 
 // x as int8: z = x * (127 / max|x|) to nearest even. Returns the step, max|x| / 127.

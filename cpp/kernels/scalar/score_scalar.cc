@@ -9,8 +9,12 @@
 namespace kvart::scalar {
 namespace {
 
-float ToFloat(float x) { return x; }
-float ToFloat(uint16_t x) { return HalfToFloat(x); }
+float ToFloat(float x) {
+  return x;
+}
+float ToFloat(uint16_t x) {
+  return HalfToFloat(x);
+}
 
 template <class K>
 void ScoreFloat(const ScoreArgs& a) {
@@ -18,7 +22,8 @@ void ScoreFloat(const ScoreArgs& a) {
   for (int r = 0; r < a.n_rows; ++r) {
     for (int t = 0; t < a.tokens; ++t) {
       float s = 0;
-      for (int c = 0; c < a.head_dim; ++c) s = std::fma(a.q[r][c], ToFloat(keys[(t / 8 * a.head_dim + c) * 8 + t % 8]), s);
+      for (int c = 0; c < a.head_dim; ++c)
+        s = std::fma(a.q[r][c], ToFloat(keys[(t / 8 * a.head_dim + c) * 8 + t % 8]), s);
       a.s[r][t] = s;
     }
   }

@@ -1,5 +1,5 @@
-// A backend whose memory the host cannot touch: every block is inaccessible except inside Read, Write, Copy and the operations, so a
-// decoder that reached past the seam would crash. The arithmetic is the CPU backend's.
+// A backend whose memory the host cannot touch: every block is inaccessible except inside Read, Write, Copy and the
+// operations, so a decoder that reached past the seam would crash. The arithmetic is the CPU backend's.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,4 +1,5 @@
-// Sessions that outlive the process: resume, share, save, load, import; and the rule that a hit equals a miss, bit for bit.
+// Sessions that outlive the process: resume, share, save, load, import; and the rule that a hit equals a miss, bit for
+// bit.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -77,7 +78,8 @@ class Durable : public ::testing::Test {
   fs::path dir_;
 };
 
-// The one test of the rule: whatever was cut where, computed in what pieces, by how many threads, found or computed: equal K/V, equal logits.
+// The one test of the rule: whatever was cut where, computed in what pieces, by how many threads, found or computed:
+// equal K/V, equal logits.
 TEST_F(Durable, AHitEqualsAMissAtEveryCutChunkAndThreadCount) {
   const int total = 3 * 128 + 40;
   const std::vector<int32_t> ids = Ids(total);
@@ -96,8 +98,8 @@ TEST_F(Durable, AHitEqualsAMissAtEveryCutChunkAndThreadCount) {
       SessionOptions options;
       options.chunk = chunk;
       for (int cut = chunk == 128 ? 0 : 5; cut <= 3 * 128; cut += chunk == 128 ? 1 : 61) {
-        // The store holds the pages of ids: the first `cut` tokens hit as far as they are whole pages, then another text diverges, then we
-        // come back.
+        // The store holds the pages of ids: the first `cut` tokens hit as far as they are whole pages, then another
+        // text diverges, then we come back.
         auto session = New(*model, "", options);
         if (cut > 0) {
           ASSERT_TRUE(session->Append(std::span(ids).first(static_cast<size_t>(cut)), nullptr).ok());
@@ -214,7 +216,8 @@ TEST_F(Durable, ManySessionsKeepOneCopyOfTheirPrefix) {
     ASSERT_TRUE(sessions.back()->Append(ids, nullptr).ok());
   }
   EXPECT_EQ(model->stats().reused_positions, 199u * 1024);
-  EXPECT_LE(model->stats().pool_requests, 200u + 8 + 8 + 1);  // open pages, the first one's on the way, the sealed ones, the sinks
+  EXPECT_LE(model->stats().pool_requests,
+            200u + 8 + 8 + 1);  // open pages, the first one's on the way, the sealed ones, the sinks
 }
 
 TEST_F(Durable, ASecondHolderIsRefusedAndNamesAreChecked) {

@@ -225,7 +225,8 @@ TEST_F(Engine, AfterForkEveryCallIsRefusedAndNothingHangs) {
   const pid_t child = fork();
   if (child == 0) {
     const bool refused = session->Append(Ids(1), nullptr).code() == StatusCode::kInvalidArgument &&
-                         !model_->NewSession({}).ok() && session->Rewind(1).message().find("fork()") != std::string::npos;
+                         !model_->NewSession({}).ok() &&
+                         session->Rewind(1).message().find("fork()") != std::string::npos;
     session.reset();
     model_.reset();
     _exit(refused ? 0 : 1);

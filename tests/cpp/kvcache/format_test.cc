@@ -7,10 +7,10 @@
 #include <sstream>
 
 #include "base/fake_fs.h"
-#include "kvcache/sequence.h"
 #include "kvcache/index.h"
 #include "kvcache/journal.h"
 #include "kvcache/page_file.h"
+#include "kvcache/sequence.h"
 #include "quant/half.h"
 #include "quant/kv_block.h"
 
@@ -58,7 +58,8 @@ Example MakeExample(FileSystem* files) {
   const std::vector<uint16_t> key_rows = Rows(Key, kTokens), value_rows = Rows(Value, kTokens);
   for (int i = 0; i < 2 * kTokens * kDim; ++i) {
     const int j = i % (kTokens * kDim);
-    const uint16_t half = i < kTokens * kDim ? key_rows[static_cast<size_t>(j % kTokens * kDim + j / kTokens)] : value_rows[static_cast<size_t>(j)];
+    const uint16_t half = i < kTokens * kDim ? key_rows[static_cast<size_t>(j % kTokens * kDim + j / kTokens)]
+                                             : value_rows[static_cast<size_t>(j)];
     e.open_page.insert(e.open_page.end(), {uint8_t(half), uint8_t(half >> 8)});
   }
   e.options.payload_bytes = e.page_payload.size();

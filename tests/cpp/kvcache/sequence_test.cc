@@ -87,7 +87,8 @@ class Layouts : public testing::TestWithParam<bool> {
   }
   std::shared_ptr<PagePool> pool_;
 };
-INSTANTIATE_TEST_SUITE_P(Both, Layouts, testing::Bool(), [](const auto& p) { return p.param ? "Paged" : "Contiguous"; });
+INSTANTIATE_TEST_SUITE_P(Both, Layouts, testing::Bool(),
+                         [](const auto& p) { return p.param ? "Paged" : "Contiguous"; });
 
 TEST_P(Layouts, BehaveLikeAPlainList) {
   std::mt19937 rng(7);
@@ -96,9 +97,8 @@ TEST_P(Layouts, BehaveLikeAPlainList) {
   for (int step = 0; step < 1500; ++step) {
     Cache& cache = caches[rng() % caches.size()];
     switch (rng() % 4) {
-      case 0: case 1:
-        cache.Append(1 + static_cast<int>(rng() % 40), rng);
-        break;
+      case 0:
+      case 1: cache.Append(1 + static_cast<int>(rng() % 40), rng); break;
       case 2: {
         const size_t keep = rng() % (cache.plain.size() + 1);
         ASSERT_TRUE(cache.kv->Rewind(static_cast<int64_t>(keep)).ok());
@@ -107,8 +107,10 @@ TEST_P(Layouts, BehaveLikeAPlainList) {
       }
       default: {
         Cache fork{cache.kv->Fork().value(), cache.plain};
-        if (caches.size() < 6) caches.push_back(std::move(fork));
-        else caches[rng() % caches.size()] = std::move(fork);
+        if (caches.size() < 6)
+          caches.push_back(std::move(fork));
+        else
+          caches[rng() % caches.size()] = std::move(fork);
       }
     }
     if (step % 10 == 0) {

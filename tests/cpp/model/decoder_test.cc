@@ -81,7 +81,8 @@ bool Same(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 class Architectures : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, Architectures, ::testing::Values("qwen2", "qwen3"), [](const auto& p) { return p.param; });
+INSTANTIATE_TEST_SUITE_P(All, Architectures, ::testing::Values("qwen2", "qwen3"),
+                         [](const auto& p) { return p.param; });
 
 TEST_P(Architectures, ResultsDoNotDependOnChunksThreadsOrLayout) {
   const std::vector<int32_t> ids = Tokens(300);
@@ -97,7 +98,8 @@ TEST_P(Architectures, ResultsDoNotDependOnChunksThreadsOrLayout) {
       Loaded other = Load(options, threads);
       for (const size_t chunk : {1, 7, 128}) {
         auto paged = Paged(*other.decoder);
-        EXPECT_TRUE(Same(Logits(*other.decoder, *paged, ids, chunk), expected)) << threads << " threads, chunks of " << chunk;
+        EXPECT_TRUE(Same(Logits(*other.decoder, *paged, ids, chunk), expected))
+            << threads << " threads, chunks of " << chunk;
       }
       auto contiguous = NewContiguousSequence(other.decoder->Geometry({}), HostMemory()).value();
       EXPECT_TRUE(Same(Logits(*other.decoder, *contiguous, ids, 33), expected)) << "contiguous";
@@ -271,8 +273,10 @@ TEST(BadModels, MetadataOutOfRangeIsRefused) {
     testing::GgufWriter w;
     w.String("general.architecture", "qwen2");
     const auto number = [&](const char* name, uint32_t v) {
-      if (std::string(name) != key) w.Uint32(std::string("qwen2.") + name, v);
-      else w.Uint32(std::string("qwen2.") + name, static_cast<uint32_t>(value));
+      if (std::string(name) != key)
+        w.Uint32(std::string("qwen2.") + name, v);
+      else
+        w.Uint32(std::string("qwen2.") + name, static_cast<uint32_t>(value));
     };
     number("block_count", 2);
     number("context_length", 64);
@@ -285,10 +289,16 @@ TEST(BadModels, MetadataOutOfRangeIsRefused) {
     w.Tensor("token_embd.weight", {64, 4}, std::vector<float>(256));
     return LoadStatus(w);
   };
-  const std::pair<const char*, uint32_t> cases[] = {
-      {"block_count", 0}, {"block_count", 2000000000}, {"attention.head_count", 0}, {"attention.head_count_kv", 3},
-      {"attention.head_count_kv", 0}, {"embedding_length", 33}, {"feed_forward_length", 7}, {"attention.key_length", 12},
-      {"attention.key_length", 4096}, {"context_length", 0}};
+  const std::pair<const char*, uint32_t> cases[] = {{"block_count", 0},
+                                                    {"block_count", 2000000000},
+                                                    {"attention.head_count", 0},
+                                                    {"attention.head_count_kv", 3},
+                                                    {"attention.head_count_kv", 0},
+                                                    {"embedding_length", 33},
+                                                    {"feed_forward_length", 7},
+                                                    {"attention.key_length", 12},
+                                                    {"attention.key_length", 4096},
+                                                    {"context_length", 0}};
   for (const auto& [key, value] : cases) {
     const Status status = with(key, value);
     ASSERT_FALSE(status.ok()) << key;

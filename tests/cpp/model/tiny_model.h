@@ -55,7 +55,8 @@ inline GgufWriter TinyModel(const TinyOptions& o) {
   std::vector<int32_t> types;
   for (int b = 0; b < 256; ++b) tokens.push_back(TinyByteToken(b)), types.push_back(1);
   for (const char* merge : {"th", "he", "in"}) tokens.push_back(merge), types.push_back(1);
-  for (const char* special : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) tokens.push_back(special), types.push_back(3);
+  for (const char* special : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"})
+    tokens.push_back(special), types.push_back(3);
   const uint32_t eos = static_cast<uint32_t>(tokens.size()) - 1;
   w.String("tokenizer.ggml.model", "gpt2");
   w.String("tokenizer.ggml.pre", "qwen2");
@@ -95,7 +96,8 @@ inline GgufWriter TinyModel(const TinyOptions& o) {
     if (o.architecture == "qwen2") {
       vector(b + "attn_q.bias", values(q_rows, 0.1f));
       std::vector<float> k_bias = values(kv_rows, 0.1f);
-      for (uint64_t c = o.head_dim / 2 - 1; c < kv_rows; c += o.head_dim / 2) k_bias[c] += o.key_bias;  // the slowest pairs
+      for (uint64_t c = o.head_dim / 2 - 1; c < kv_rows; c += o.head_dim / 2)
+        k_bias[c] += o.key_bias;  // the slowest pairs
       vector(b + "attn_k.bias", k_bias);
       vector(b + "attn_v.bias", values(kv_rows, 0.1f));
     } else {

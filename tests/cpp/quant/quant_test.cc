@@ -170,7 +170,8 @@ TEST(EncodeRow, ErrorIsBounded) {
     for (size_t g = 0; g < x.size(); g += 32) {
       double low = x[g], high = x[g], magnitude = 0;
       for (size_t i = g; i < g + 32; ++i) {
-        low = std::min<double>(low, x[i]), high = std::max<double>(high, x[i]), magnitude = std::max<double>(magnitude, std::fabs(x[i]));
+        low = std::min<double>(low, x[i]), high = std::max<double>(high, x[i]),
+        magnitude = std::max<double>(magnitude, std::fabs(x[i]));
       }
       const double step = (c.affine ? high - low : magnitude) / c.steps;
       // The signed formats have no code for +range at the far end: up to a whole step there.
