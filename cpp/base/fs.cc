@@ -24,7 +24,7 @@ Status SystemError(const char* what, const std::string& path, int error, int64_t
   StatusCode code = StatusCode::kIo;
   if (error == ENOENT || error == ENOTDIR) code = StatusCode::kNotFound;
   if (error == ENOMEM) code = StatusCode::kOutOfMemory;
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) code = StatusCode::kFull;
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) code = StatusCode::kNoSpace;
   std::string message = std::string("cannot ") + what + " " + path;
   if (offset != Status::kNoOffset) message += " at " + std::to_string(offset);
   return Status(code, message + ": " + std::strerror(error), path, offset);
@@ -208,7 +208,7 @@ class PosixFiles : public FileSystem {
     while (const dirent* entry = readdir(stream)) {
       struct stat info {};
       const std::string name = entry->d_name;
-      if (stat((directory + "/" + name).c_str(), &info) == 0 && S_ISREG(info.st_mode)) names.push_back(name);
+      if (lstat((directory + "/" + name).c_str(), &info) == 0 && S_ISREG(info.st_mode)) names.push_back(name);
     }
     closedir(stream);
     std::sort(names.begin(), names.end());

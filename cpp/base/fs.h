@@ -22,8 +22,8 @@ class RandomFile {
   virtual Result<uint64_t> Size() const = 0;
   // All n bytes: kCorrupt where the file ends before them.
   virtual Status Read(uint64_t offset, void* to, size_t n) const = 0;
-  // All n bytes, in one call to the system unless that takes fewer. kFull where the disk is. On failure any part may
-  // have been written.
+  // All n bytes, in one call to the system unless that takes fewer. kNoSpace where the disk is full. On failure any
+  // part may have been written.
   virtual Status Write(uint64_t offset, const void* from, size_t n) = 0;
   // Space on the disk for these bytes; the file is as long as they reach, at least, and reads as zero where it was not
   // written.
@@ -68,7 +68,7 @@ class FileSystem {
   virtual Status Rename(const std::string& from, const std::string& to) = 0;  // over what is there
   virtual Status Remove(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> List(
-      const std::string& directory) = 0;                        // names of its regular files, sorted
+      const std::string& directory) = 0;                        // names of its regular files, sorted; no links
   virtual Status MakeDirectories(const std::string& path) = 0;  // with those above it; for this user only
   // Names that were made, changed or removed in the directory survive a power cut.
   virtual Status SyncDirectory(const std::string& path) = 0;

@@ -17,7 +17,8 @@ enum class StatusCode {
   kUnsupported,      // well-formed, but not something kvart does
   kOutOfMemory,
   kIo,         // the system refused a read, write, map or sync
-  kFull,       // the context, cache or disk is full
+  kFull,       // the context is full
+  kNoSpace,    // the disk, or the budget of the cache, is full
   kCancelled,  // the caller asked to stop
   kBusy,       // someone else holds it
   kInternal,   // a bug in kvart

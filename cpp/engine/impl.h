@@ -1,12 +1,14 @@
 // What Model and Session share inside: the lock, the decoder, the counters. May depend on: all to the left.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
@@ -18,6 +20,25 @@
 
 namespace kvart {
 
+// A mutex that knows whether the calling thread holds it: user code that runs inside a call, a progress callback or what the garbage collector
+// frees meanwhile, must not wait for itself.
+class OwnedMutex {
+ public:
+  void lock() {
+    mutex_.lock();
+    owner_.store(std::this_thread::get_id());
+  }
+  void unlock() {
+    owner_.store({});
+    mutex_.unlock();
+  }
+  bool mine() const { return owner_.load() == std::this_thread::get_id(); }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<std::thread::id> owner_{};
+};
+
 struct Model::Impl {
   std::shared_ptr<const GgufFile> file;
   std::unique_ptr<const Tokenizer> tokenizer;
@@ -25,7 +46,7 @@ struct Model::Impl {
   ModelInfo info;
   Stats stats;
   int64_t process = 0;       // who loaded the model
-  mutable std::mutex mutex;  // held by every call that computes or touches the cache
+  mutable OwnedMutex mutex;  // held by every call that computes or touches the cache
 
   LoadOptions options;
 
@@ -35,11 +56,12 @@ struct Model::Impl {
     std::shared_ptr<PagePool> pool;
     std::shared_ptr<PageStore> store;
     int64_t window = 0;
+    bool in_memory = false;
     Digest fingerprint{};  // all zeros where nothing outlives the process
   };
   std::vector<Cache> caches;
 
-  Result<Cache> CacheFor(const KvGeometry& geometry, int64_t window);
+  Result<Cache> CacheFor(const KvGeometry& geometry, const SessionOptions& session);
   Result<Digest> FingerprintOf(const KvGeometry& geometry, int64_t window);
   std::string Numerics(const KvGeometry& geometry, int64_t window) const;
   Result<std::shared_ptr<PageStore>> NewStore(const KvGeometry& geometry, const Digest& fingerprint,
@@ -47,8 +69,13 @@ struct Model::Impl {
   Result<Digest> WeightsHash();
 
   std::optional<Digest> weights_hash;  // once somebody has asked
-  // Refuses calls in a child of fork().
+  // Refuses calls in a child of fork(), and from inside another call of the same thread.
   Status CheckProcess() const;
+  // For what only looks: the lock, unless this thread has it already.
+  std::unique_lock<OwnedMutex> LockToLook() const {
+    return mutex.mine() ? std::unique_lock<OwnedMutex>() : std::unique_lock<OwnedMutex>(mutex);
+  }
+  bool InChild() const;
 };
 
 struct Session::Impl {

@@ -37,8 +37,8 @@ const GgufFile& Model::file() const {
 }
 
 Stats Model::stats() const {
-  if (!impl_->CheckProcess().ok()) return {};
-  const std::lock_guard lock(impl_->mutex);
+  if (impl_->InChild()) return {};
+  const auto lock = impl_->LockToLook();
   Stats stats = impl_->stats;
   for (const Impl::Cache& cache : impl_->caches) {
     stats.kv_bytes += cache.pool->bytes_in_use();
@@ -67,10 +67,6 @@ Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOp
     impl.process = getpid();
     impl.options = options;
     impl.options.progress = nullptr;
-    if (impl.options.kv_budget_bytes == 0 && options.kv_dir.empty()) {
-      impl.options.kv_budget_bytes =
-          static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
-    }
     KVART_ASSIGN_OR_RETURN(impl.file, GgufFile::Open(path));
     KVART_ASSIGN_OR_RETURN(impl.tokenizer, Tokenizer::FromGguf(*impl.file));
     KVART_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
@@ -104,10 +100,17 @@ Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOp
   });
 }
 
+bool Model::Impl::InChild() const { return process != getpid(); }
+
 Status Model::Impl::CheckProcess() const {
-  if (process == getpid()) return Status::Ok();
-  return Status(StatusCode::kInvalidArgument,
-                "this model was loaded before a fork(): its threads are not in this process; load it again here");
+  if (InChild()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "this model was loaded before a fork(): its threads are not in this process; load it again here");
+  }
+  if (mutex.mine()) {
+    return Status(StatusCode::kBusy, "the model is in the middle of a call that this code runs inside of, as a progress callback does");
+  }
+  return Status::Ok();
 }
 
 std::string Model::Impl::Numerics(const KvGeometry& geometry, int64_t window) const {
@@ -135,21 +138,28 @@ Result<std::shared_ptr<PageStore>> Model::Impl::NewStore(const KvGeometry& geome
   store.v_format = ToString(geometry.formats.v, false);
   store.sinks = geometry.sinks;
   store.fingerprint = fingerprint;
+  if (in_memory && store.budget_bytes == 0) {
+    store.budget_bytes =
+        static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
+  }
   return in_memory ? PageStore::InMemory(geometry, store) : PageStore::Open(options.kv_dir, geometry, store);
 }
 
-Result<Model::Impl::Cache> Model::Impl::CacheFor(const KvGeometry& geometry, int64_t window) {
+Result<Model::Impl::Cache> Model::Impl::CacheFor(const KvGeometry& geometry, const SessionOptions& session) {
+  const int64_t window = session.window;
+  const bool in_memory = options.kv_dir.empty() || session.in_memory;
   for (const Cache& cache : caches) {
-    if (cache.pool->geometry() == geometry && cache.window == window) return cache;
+    if (cache.pool->geometry() == geometry && cache.window == window && cache.in_memory == in_memory) return cache;
   }
   Cache cache;
   cache.window = window;
+  cache.in_memory = in_memory;
   KVART_ASSIGN_OR_RETURN(cache.pool, PagePool::New(geometry, decoder->backend().memory()));
-  if (!options.kv_dir.empty()) {
+  if (!in_memory) {
     KVART_ASSIGN_OR_RETURN(cache.fingerprint, FingerprintOf(geometry, window));
   }
   if (geometry.seals()) {
-    KVART_ASSIGN_OR_RETURN(cache.store, NewStore(geometry, cache.fingerprint, options.kv_dir.empty()));
+    KVART_ASSIGN_OR_RETURN(cache.store, NewStore(geometry, cache.fingerprint, in_memory));
   }
   caches.push_back(cache);
   return cache;

@@ -29,7 +29,7 @@ Session::~Session() {
     (void)impl_.release();
     return;
   }
-  const std::lock_guard lock(impl_->shared().mutex);  // pages go back to a pool that others use
+  const auto lock = impl_->shared().LockToLook();  // pages go back to a pool that others use
   impl_->kv.reset();
   impl_->journal.reset();
 }
@@ -38,7 +38,7 @@ Result<std::unique_ptr<KvSequence>> Session::Impl::NewSequence() {
   if (options.layout == KvLayout::kContiguous) {
     return NewContiguousSequence(geometry, shared().decoder->backend().memory());
   }
-  KVART_ASSIGN_OR_RETURN(const Model::Impl::Cache cache, shared().CacheFor(geometry, options.window));
+  KVART_ASSIGN_OR_RETURN(const Model::Impl::Cache cache, shared().CacheFor(geometry, options));
   return NewPagedSequence(cache.pool, cache.store, options.window);
 }
 
@@ -216,13 +216,13 @@ Result<std::unique_ptr<Session>> Session::Fork() {
 // These three cannot fail; in a child of fork(), where the lock may be held by a thread that is not there, they are
 // empty.
 std::vector<int32_t> Session::tokens() const {
-  if (!impl_->shared().CheckProcess().ok()) return {};
-  const std::lock_guard lock(impl_->shared().mutex);
+  if (impl_->shared().InChild()) return {};
+  const auto lock = impl_->shared().LockToLook();
   return impl_->tokens;
 }
 int64_t Session::size() const {
-  if (!impl_->shared().CheckProcess().ok()) return 0;
-  const std::lock_guard lock(impl_->shared().mutex);
+  if (impl_->shared().InChild()) return 0;
+  const auto lock = impl_->shared().LockToLook();
   return static_cast<int64_t>(impl_->tokens.size());
 }
 int64_t Session::ctx() const {
@@ -233,8 +233,8 @@ const SessionOptions& Session::options() const {
 }
 
 Stats Session::stats() const {
-  if (!impl_->shared().CheckProcess().ok()) return {};
-  const std::lock_guard lock(impl_->shared().mutex);
+  if (impl_->shared().InChild()) return {};
+  const auto lock = impl_->shared().LockToLook();
   Stats stats = impl_->stats;
   stats.kv_bytes = impl_->kv->held_bytes();
   const KvGeometry& g = impl_->geometry;
@@ -243,7 +243,7 @@ Stats Session::stats() const {
   stats.bits_per_value =
       8.0 * static_cast<double>(floats.token_bytes()) / (2.0 * g.n_layers * g.n_kv_heads * g.head_dim);
   if (g.seals()) {
-    const auto cache = impl_->shared().CacheFor(g, impl_->options.window);
+    const auto cache = impl_->shared().CacheFor(g, impl_->options);
     const double values = 2.0 * g.n_layers * g.n_kv_heads * g.head_dim * g.page_tokens;
     if (cache.ok()) stats.bits_per_value = 8.0 * static_cast<double>(cache->store->stats().slot_bytes) / values;
   }

@@ -13,7 +13,7 @@ StoreIdentity Session::Impl::Identity(const Digest& fingerprint) const {
 
 // Reads the journal and takes up what K/V there are; the rest is computed by whatever call comes next.
 Status Session::Impl::Resume() {
-  KVART_ASSIGN_OR_RETURN(const Model::Impl::Cache cache, shared().CacheFor(geometry, options.window));
+  KVART_ASSIGN_OR_RETURN(const Model::Impl::Cache cache, shared().CacheFor(geometry, options));
   JournalOptions wanted;
   wanted.store = Identity(cache.fingerprint);
   Replay replay;
@@ -98,6 +98,10 @@ Status Session::ImportKv(std::span<const int32_t> ids, std::span<const std::vect
                     "K/V can be imported into f32 or f16 only: pages in integers follow from their tokens; found " +
                         g.ToString());
     }
+    if (s.journal != nullptr) {
+      return Status(StatusCode::kUnsupported, "K/V cannot be imported into the durable session '" + s.options.name +
+                                                  "': its file keeps token ids, from which other K/V would follow");
+    }
     const int64_t n = static_cast<int64_t>(ids.size());
     const size_t size = static_cast<size_t>(n * g.n_kv_heads * g.head_dim);
     if (k.size() != static_cast<size_t>(g.n_layers) || v.size() != k.size()) {
@@ -120,7 +124,7 @@ Status Session::ImportKv(std::span<const int32_t> ids, std::span<const std::vect
     KVART_ASSIGN_OR_RETURN(std::unique_ptr<KvSequence> kv, s.NewSequence());
     KVART_RETURN_IF_ERROR(kv->Reserve(n));
     Memory& memory = s.shared().decoder->backend().memory();
-    std::vector<float> rows(static_cast<size_t>(g.page_tokens * g.head_dim));
+    std::vector<float> rows;
     std::vector<uint8_t> block_bytes;
     for (int layer = 0; layer < g.n_layers; ++layer) {
       for (const KvView::Run& run : kv->View(layer, n).runs) {
@@ -129,8 +133,11 @@ Status Session::ImportKv(std::span<const int32_t> ids, std::span<const std::vect
           for (const bool keys : {true, false}) {
             const std::vector<float>& from = (keys ? k : v)[static_cast<size_t>(layer)];
             const auto begin = from.begin() + (head * n + run.pos) * g.head_dim;
+            // No more than the tokens' own tiles: an open page has room for fewer than a whole one.
+            const int tokens = static_cast<int>((count + kTileTokens - 1) / kTileTokens * kTileTokens);
+            rows.assign(static_cast<size_t>(tokens * g.head_dim), 0.0f);
             std::copy(begin, begin + count * g.head_dim, rows.begin());
-            const KvBlock block(keys ? g.formats.k : g.formats.v, keys, g.page_tokens, g.head_dim);
+            const KvBlock block(keys ? g.formats.k : g.formats.v, keys, tokens, g.head_dim);
             block_bytes.resize(block.bytes());
             block.Place(rows.data(), block_bytes.data());
             const Address to = (keys ? run.k : run.v) + static_cast<Address>(head * run.head_stride);

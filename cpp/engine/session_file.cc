@@ -55,7 +55,7 @@ class Writer {
 
  private:
   Status Failed() const {
-    const StatusCode code = errno == ENOSPC ? StatusCode::kFull : StatusCode::kIo;
+    const StatusCode code = errno == ENOSPC ? StatusCode::kNoSpace : StatusCode::kIo;
     return Status(code, "cannot write " + path_ + ": " + std::strerror(errno), path_);
   }
   const std::string path_, fresh_;
@@ -244,7 +244,7 @@ Result<std::unique_ptr<Session>> Model::LoadSession(const std::string& path, con
     } else if (s.geometry.seals()) {
       // A store of its own: pages of a file that somebody handed over are not shared with anybody.
       KVART_ASSIGN_OR_RETURN(std::shared_ptr<PageStore> store, impl_->NewStore(s.geometry, {}, true));
-      KVART_ASSIGN_OR_RETURN(const Impl::Cache cache, impl_->CacheFor(s.geometry, saved.window));
+      KVART_ASSIGN_OR_RETURN(const Impl::Cache cache, impl_->CacheFor(s.geometry, saved));
       KVART_ASSIGN_OR_RETURN(s.kv, NewPagedSequence(cache.pool, std::move(store), saved.window));
       KVART_RETURN_IF_ERROR(s.kv->Restore(head.ids, pieces));
       s.resumed.from_pages = static_cast<int64_t>(pieces.sealed.size()) * s.geometry.page_tokens;

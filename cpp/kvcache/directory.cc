@@ -2,20 +2,32 @@
 
 #include <algorithm>
 
+#include "kvcache/index.h"
 #include "kvcache/page_file.h"
 
 namespace kvart {
 namespace {
 
 constexpr std::string_view kSuffix = ".pages";
-constexpr size_t kMostOffsets = 100;
+constexpr size_t kNameBytes = 16, kMostOffsets = 100;
 
 bool IsStoreName(std::string_view name) {
-  return name.size() > kSuffix.size() && name.ends_with(kSuffix) && name.find('/') == std::string_view::npos;
+  return name.size() == kNameBytes + kSuffix.size() && name.ends_with(kSuffix) &&
+         name.find_first_not_of("0123456789abcdef") == kNameBytes;
 }
 
 std::string IndexOf(const std::string& file) {
   return file.substr(0, file.size() - kSuffix.size()) + ".index";
+}
+
+Status CheckStoreName(const std::string& file) {
+  if (IsStoreName(file)) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument,
+                "'" + file.substr(0, 120) + "' is not a page store's name: wanted 16 hex digits and .pages");
+}
+
+Status NotOurs(const std::string& path) {
+  return Status(StatusCode::kInvalidArgument, path + " is not a page store: it is left alone", path);
 }
 
 }  // namespace
@@ -26,16 +38,34 @@ Result<std::vector<StoreInfo>> KvDirectory::List() {
   if (names.status().code() == StatusCode::kNotFound) return stores;
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
-    if (IsStoreName(name)) stores.push_back(Look(name, false));
+    if (!IsStoreName(name)) continue;
+    const auto file = files_.Open(directory_ + "/" + name, OpenMode::kRead);
+    if (file.ok()) {
+      const Result<bool> ours = IsPageFile(**file);
+      if (ours.ok() && !*ours) continue;  // somebody else's
+    }
+    stores.push_back(Look(name, false));
   }
   return stores;
 }
 
 Result<StoreInfo> KvDirectory::Verify(const std::string& file) {
-  if (!IsStoreName(file))
-    return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
-  if (const auto there = files_.Info(directory_ + "/" + file); !there.ok()) return there.status();
+  KVART_RETURN_IF_ERROR(CheckStoreName(file));
+  const std::string path = directory_ + "/" + file;
+  if (const auto there = files_.Info(path); !there.ok()) return there.status();
+  KVART_ASSIGN_OR_RETURN(const bool regular, IsRegular(file));
+  if (!regular) return NotOurs(path);
+  if (const auto opened = files_.Open(path, OpenMode::kRead); opened.ok()) {
+    const Result<bool> ours = IsPageFile(**opened);
+    if (ours.ok() && !*ours) return NotOurs(path);
+  }
   return Look(file, true);
+}
+
+// A link is not: what it names may be anybody's.
+Result<bool> KvDirectory::IsRegular(const std::string& name) {
+  KVART_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(directory_));
+  return std::binary_search(names.begin(), names.end(), name);
 }
 
 StoreInfo KvDirectory::Look(const std::string& file, bool payloads) {
@@ -79,8 +109,7 @@ Status KvDirectory::Scan(const std::string& path, bool payloads, StoreInfo* info
 }
 
 Status KvDirectory::Remove(const std::string& file) {
-  if (!IsStoreName(file))
-    return Status(StatusCode::kInvalidArgument, "'" + file + "' is not a page store's name: wanted <name>.pages");
+  KVART_RETURN_IF_ERROR(CheckStoreName(file));
   const std::string path = directory_ + "/" + file;
   KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> store, files_.Open(path, OpenMode::kWrite));
   const Status locked =
@@ -88,8 +117,16 @@ Status KvDirectory::Remove(const std::string& file) {
   if (locked.code() == StatusCode::kBusy)
     return Status(StatusCode::kBusy, path + " is in use by another process", path);
   KVART_RETURN_IF_ERROR(locked);
-  const Status index = files_.Remove(directory_ + "/" + IndexOf(file));
-  if (!index.ok() && index.code() != StatusCode::kNotFound) return index;
+  KVART_ASSIGN_OR_RETURN(const bool regular, IsRegular(file));
+  KVART_ASSIGN_OR_RETURN(const bool ours, IsPageFile(*store));
+  if (!regular || !ours) return NotOurs(path);
+  KVART_ASSIGN_OR_RETURN(const bool indexed, IsRegular(IndexOf(file)));
+  if (indexed) {
+    const std::string index_path = directory_ + "/" + IndexOf(file);
+    KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> index, files_.Open(index_path, OpenMode::kRead));
+    KVART_ASSIGN_OR_RETURN(const bool index_ours, SlotIndex::IsIndexFile(*index));
+    if (index_ours) KVART_RETURN_IF_ERROR(files_.Remove(index_path));
+  }
   return files_.Remove(path);
 }
 

@@ -37,6 +37,8 @@ class KvDirectory {
   // files must outlive this.
   KvDirectory(FileSystem& files, std::string directory) : files_(files), directory_(std::move(directory)) {}
 
+  // Only regular files named <16 hex digits>.pages that have a store's magic, or were never finished, are stores;
+  // nothing else is listed or removed.
   // Every store, from the slots' heads alone. None where there is no directory.
   Result<std::vector<StoreInfo>> List();
   // One store with every payload's checksum. A damaged slot is only reported: whoever uses the store next takes it as
@@ -50,6 +52,7 @@ class KvDirectory {
   Result<ClearReport> Clear(uint64_t keep_bytes);
 
  private:
+  Result<bool> IsRegular(const std::string& name);
   StoreInfo Look(const std::string& file, bool payloads);
   Status Scan(const std::string& path, bool payloads, StoreInfo* info);
 

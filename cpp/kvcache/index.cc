@@ -1,4 +1,5 @@
 #include "kvcache/index.h"
+#include "kvcache/magic.h"
 
 #include <algorithm>
 #include <cstring>
@@ -25,6 +26,11 @@ void PutEntry(uint8_t* to, const SlotIndex::Entry& entry) {
 }
 
 }  // namespace
+
+Result<bool> SlotIndex::IsIndexFile(const RandomFile& file) {
+  KVART_ASSIGN_OR_RETURN(const MagicState state, ReadMagic(file, kMagic, 16));
+  return state != MagicState::kOther;
+}
 
 uint64_t SlotIndex::KeyOf(const PageName& name) {
   uint64_t key;

@@ -23,6 +23,8 @@ class SlotIndex {
   };
   static uint64_t KeyOf(const PageName& name);  // its first 8 bytes; 1 where they are zero
 
+  static Result<bool> IsIndexFile(const RandomFile& file);  // it has the magic, or was never finished
+
   SlotIndex(FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
 
   // kNotFound when there is no file, kCorrupt when it is not an index: the writer then calls Rebuild, a reader sees

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "kvcache/magic.h"
 
 namespace kvart {
 namespace {
@@ -13,7 +14,8 @@ constexpr uint8_t kMagic[8] = {'K', 'V', 'A', 'R', 'T', 'S', 'E', 1};
 constexpr uint32_t kVersion = 1, kByteOrder = 0x01020304;
 constexpr size_t kHeaderBytes = 128, kHeaderChecked = 112, kHolderOffset = 116, kFormatBytes = 32, kIdentityBytes = 96;
 constexpr uint32_t kAppend = 1, kRewind = 2, kOpenPage = 3, kStore = 4;
-constexpr const char* kSuffix = ".session";
+constexpr const char *kSuffix = ".session", *kDamagedSuffix = ".damaged";
+constexpr size_t kCopyBytes = size_t{1} << 20;
 
 template <class T>
 T Get(const uint8_t* from) {
@@ -86,6 +88,7 @@ Status ReadRecords(const RandomFile& file, uint64_t size, bool want_open_page, R
     KVART_RETURN_IF_ERROR(file.Read(at, head, sizeof head));
     const uint32_t kind = Get<uint32_t>(head), n = Get<uint32_t>(head + 4);
     if (n > size - at - 12 || Padded(n) > size - at - 12) break;
+    replay->damaged = true;  // until it proves whole
     record.resize(8 + Padded(n) + 4);
     KVART_RETURN_IF_ERROR(file.Read(at, record.data(), record.size()));
     if (Get<uint32_t>(record.data() + record.size() - 4) != Crc32c(record.data(), record.size() - 4)) break;
@@ -104,9 +107,14 @@ Status ReadRecords(const RandomFile& file, uint64_t size, bool want_open_page, R
       if (want_open_page) open_page->bytes.assign(payload + 16, payload + n);
     } else if (kind == kStore && n == kIdentityBytes) {
       replay->store = GetIdentity(payload);
+    } else if (kind < kAppend || kind > kStore) {
+      return Refuse(StatusCode::kUnsupported, file.path(),
+                    "a record of kind " + std::to_string(kind) + " at byte " + std::to_string(at),
+                    "kinds 1 to 4: it is a newer kvart's");
     } else {
-      break;  // intact, and yet not one of ours
+      break;  // intact, and yet it makes no sense
     }
+    replay->damaged = false;
     *open_page_start = open_page.has_value() ? std::optional(at) : std::nullopt;
     replay->open_page = std::move(open_page);
     at += record.size();
@@ -133,18 +141,6 @@ Status BusyWith(const RandomFile& file, const std::string& name) {
       file.path());
 }
 
-// Whether the file was being made when its maker stopped: it has no records, and its magic, which is written last, is
-// not complete.
-Result<bool> IsUnfinished(const RandomFile& file, uint64_t size) {
-  if (size > kHeaderBytes) return false;
-  uint8_t magic[sizeof kMagic] = {};
-  KVART_RETURN_IF_ERROR(file.Read(0, magic, std::min<size_t>(sizeof magic, static_cast<size_t>(size))));
-  for (size_t i = 0; i < sizeof magic; ++i) {
-    if (magic[i] != 0 && magic[i] != kMagic[i]) return false;  // something else that lies there
-  }
-  return std::memcmp(magic, kMagic, sizeof magic) != 0;
-}
-
 Status WriteHeader(RandomFile& file, const StoreIdentity& store) {
   const std::vector<uint8_t> header = EncodeHeader(store);
   KVART_RETURN_IF_ERROR(file.Write(sizeof kMagic, header.data() + sizeof kMagic, header.size() - sizeof kMagic));
@@ -168,8 +164,11 @@ Status CheckSessionName(const std::string& name) {
                     "': wanted 1 to 100 letters, digits, '.', '_' or '-' that begin with a letter or digit");
 }
 
-Journal::Journal(std::shared_ptr<RandomFile> file, int sync_ms)
-    : file_(std::move(file)), process_(ProcessId()), background_([file = file_] { return file->Sync(); }, sync_ms) {}
+Journal::Journal(FileSystem& files, std::shared_ptr<RandomFile> file, int sync_ms)
+    : files_(files),
+      file_(std::move(file)),
+      process_(ProcessId()),
+      background_([file = file_] { return file->Sync(); }, sync_ms) {}
 
 Journal::~Journal() {
   if (process_ == ProcessId()) (void)background_.Flush();
@@ -195,7 +194,8 @@ Result<std::unique_ptr<Journal>> Journal::Open(const std::string& directory, con
 
   *replay = Replay();
   KVART_ASSIGN_OR_RETURN(uint64_t size, file->Size());
-  KVART_ASSIGN_OR_RETURN(replay->created, IsUnfinished(*file, size));
+  KVART_ASSIGN_OR_RETURN(const MagicState magic, ReadMagic(*file, kMagic, kHeaderBytes));
+  replay->created = magic == MagicState::kUnfinished;
   if (replay->created) {
     KVART_RETURN_IF_ERROR(WriteHeader(*file, options.store));
     KVART_RETURN_IF_ERROR(files.SyncDirectory(directory));
@@ -207,19 +207,14 @@ Result<std::unique_ptr<Journal>> Journal::Open(const std::string& directory, con
   uint8_t header[kHeaderBytes];
   KVART_RETURN_IF_ERROR(file->Read(0, header, sizeof header));
   KVART_ASSIGN_OR_RETURN(replay->store, DecodeHeader(path, header));
-  auto journal = std::unique_ptr<Journal>(new Journal(file, options.sync_ms));
+  auto journal = std::unique_ptr<Journal>(new Journal(files, file, options.sync_ms));
   KVART_RETURN_IF_ERROR(ReadRecords(*file, size, true, replay, &journal->end_, &journal->open_page_start_));
   journal->tokens_ = replay->ids.size();
-  if (replay->cut_bytes > 0) {  // away for good before anything goes there, or an old record might follow a new one
-    KVART_RETURN_IF_ERROR(file->Truncate(journal->end_));
-    KVART_RETURN_IF_ERROR(file->Sync());
-  }
+  journal->cut_bytes_ = replay->cut_bytes;
+  journal->damaged_ = replay->damaged;
   if (replay->store != options.store) {
     replay->open_page.reset();
-    uint8_t identity[kIdentityBytes];
-    PutIdentity(identity, options.store);
-    KVART_RETURN_IF_ERROR(journal->DropOpenPage());
-    KVART_RETURN_IF_ERROR(journal->WriteRecord(kStore, identity));
+    journal->new_store_ = options.store;
   }
   const uint64_t holder = static_cast<uint64_t>(ProcessId());
   (void)file->Write(kHolderOffset, &holder, sizeof holder);  // for another process's message: no reason to fail
@@ -251,8 +246,43 @@ Status Journal::WriteRecord(uint32_t kind, std::span<const uint8_t> payload) {
   return Status::Ok();
 }
 
-Status Journal::DropOpenPage() {
+// What Open left to be done before anything is written.
+Status Journal::BeginWrite() {
   KVART_RETURN_IF_ERROR(CheckProcess());
+  KVART_RETURN_IF_ERROR(CutTail());
+  KVART_RETURN_IF_ERROR(DropOpenPage());
+  if (!new_store_.has_value()) return Status::Ok();
+  uint8_t identity[kIdentityBytes];
+  PutIdentity(identity, *new_store_);
+  KVART_RETURN_IF_ERROR(WriteRecord(kStore, identity));
+  new_store_.reset();
+  return Status::Ok();
+}
+
+// Away for good before anything goes there, or an old record might follow a new one; kept beside it where whole records
+// may stand in it.
+Status Journal::CutTail() {
+  if (cut_bytes_ == 0) return Status::Ok();
+  if (damaged_) {
+    KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> copy,
+                           files_.Open(path() + kDamagedSuffix, OpenMode::kReplace));
+    std::vector<uint8_t> bytes(static_cast<size_t>(std::min<uint64_t>(kCopyBytes, cut_bytes_)));
+    for (uint64_t done = 0; done < cut_bytes_;) {
+      const size_t n = static_cast<size_t>(std::min<uint64_t>(bytes.size(), cut_bytes_ - done));
+      KVART_RETURN_IF_ERROR(file_->Read(end_ + done, bytes.data(), n));
+      KVART_RETURN_IF_ERROR(copy->Write(done, bytes.data(), n));
+      done += n;
+    }
+    KVART_RETURN_IF_ERROR(copy->Sync());
+    KVART_RETURN_IF_ERROR(files_.SyncDirectory(path().substr(0, path().rfind('/'))));
+  }
+  KVART_RETURN_IF_ERROR(file_->Truncate(end_));
+  KVART_RETURN_IF_ERROR(file_->Sync());
+  cut_bytes_ = 0;
+  return Status::Ok();
+}
+
+Status Journal::DropOpenPage() {
   if (!open_page_start_.has_value()) return Status::Ok();
   KVART_RETURN_IF_ERROR(file_->Truncate(*open_page_start_));
   end_ = *open_page_start_;
@@ -263,7 +293,7 @@ Status Journal::DropOpenPage() {
 
 Status Journal::Append(std::span<const int32_t> ids) {
   if (ids.empty()) return Status::Ok();
-  KVART_RETURN_IF_ERROR(DropOpenPage());
+  KVART_RETURN_IF_ERROR(BeginWrite());
   KVART_RETURN_IF_ERROR(WriteRecord(kAppend, {reinterpret_cast<const uint8_t*>(ids.data()), ids.size_bytes()}));
   tokens_ += ids.size();
   return Status::Ok();
@@ -275,7 +305,7 @@ Status Journal::Rewind(uint64_t tokens) {
                   static_cast<unsigned long long>(tokens), static_cast<unsigned long long>(tokens_));
   }
   if (tokens == tokens_) return Status::Ok();
-  KVART_RETURN_IF_ERROR(DropOpenPage());
+  KVART_RETURN_IF_ERROR(BeginWrite());
   KVART_RETURN_IF_ERROR(WriteRecord(kRewind, {reinterpret_cast<const uint8_t*>(&tokens), sizeof tokens}));
   tokens_ = tokens;
   return Status::Ok();
@@ -287,7 +317,7 @@ Status Journal::WriteOpenPage(const OpenPage& page) {
                   static_cast<unsigned long long>(page.tokens), static_cast<unsigned long long>(page.first),
                   static_cast<unsigned long long>(tokens_));
   }
-  KVART_RETURN_IF_ERROR(DropOpenPage());
+  KVART_RETURN_IF_ERROR(BeginWrite());
   std::vector<uint8_t> payload(16 + page.bytes.size());
   std::memcpy(payload.data(), &page.first, 8);
   std::memcpy(payload.data() + 8, &page.tokens, 8);
@@ -315,8 +345,10 @@ Result<std::vector<SessionInfo>> Journal::List(FileSystem& files, const std::str
     info.name = name;
     const std::string path = PathOf(directory, name);
     if (const auto there = files.Info(path); there.ok()) info.bytes = there->bytes, info.modified = there->modified;
+    MagicState magic = MagicState::kWhole;
     const auto read = [&]() -> Status {
       KVART_ASSIGN_OR_RETURN(const std::shared_ptr<RandomFile> file, files.Open(path, OpenMode::kRead));
+      KVART_ASSIGN_OR_RETURN(magic, ReadMagic(*file, kMagic, kHeaderBytes));
       info.busy = file->IsLocked(0);
       uint8_t header[kHeaderBytes];
       KVART_RETURN_IF_ERROR(file->Read(0, header, sizeof header));
@@ -327,10 +359,12 @@ Result<std::vector<SessionInfo>> Journal::List(FileSystem& files, const std::str
       std::optional<uint64_t> open_page_start;
       KVART_RETURN_IF_ERROR(ReadRecords(*file, size, false, &replay, &end, &open_page_start));
       info.tokens = replay.ids.size();
+      info.cut_bytes = replay.cut_bytes;
       info.store = replay.store;
       return Status::Ok();
     };
     info.problem = read();
+    if (magic == MagicState::kOther) continue;  // somebody else's
     sessions.push_back(std::move(info));
   }
   return sessions;
@@ -347,6 +381,14 @@ Status Journal::Remove(FileSystem& files, const std::string& directory, const st
   const Status locked = (*file)->TryLock(0, true);
   if (locked.code() == StatusCode::kBusy) return BusyWith(**file, name);
   KVART_RETURN_IF_ERROR(locked);
+  KVART_ASSIGN_OR_RETURN(const std::vector<std::string> regular, files.List(directory));  // links are not
+  KVART_ASSIGN_OR_RETURN(const MagicState magic, ReadMagic(**file, kMagic, kHeaderBytes));
+  if (magic == MagicState::kOther || !std::binary_search(regular.begin(), regular.end(), name + kSuffix)) {
+    return Status(StatusCode::kInvalidArgument, path + " is not a session: it is left alone", path);
+  }
+  if (std::binary_search(regular.begin(), regular.end(), name + kSuffix + kDamagedSuffix)) {
+    KVART_RETURN_IF_ERROR(files.Remove(path + kDamagedSuffix));
+  }
   return files.Remove(path);
 }
 

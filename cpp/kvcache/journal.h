@@ -43,15 +43,17 @@ struct Replay {
   std::vector<int32_t> ids;
   std::optional<OpenPage> open_page;  // only when it belongs to the end of ids and to the store that was wanted
   StoreIdentity store;                // where its pages were; the ids are good whatever this says
-  uint64_t cut_bytes = 0;             // behind the last whole record: not finished when the writer stopped
+  uint64_t cut_bytes = 0;             // behind the last whole record: not finished, or damaged; not read
+  bool damaged = false;  // they are more than one unfinished record: the first write saves them as .session.damaged
 };
 
 struct SessionInfo {
   std::string name;
   uint64_t bytes = 0;
   uint64_t tokens = 0;
-  int64_t modified = 0;  // seconds since 1970
-  bool busy = false;     // a process has it open
+  uint64_t cut_bytes = 0;  // as in Replay
+  int64_t modified = 0;    // seconds since 1970
+  bool busy = false;       // a process has it open
   StoreIdentity store;
   Status problem;  // why it can't be read, if so; then the rest is not known
 };
@@ -63,7 +65,8 @@ Status CheckSessionName(const std::string& name);
 // nothing.
 class Journal {
  public:
-  // directory/<name>.session, made when missing. kBusy names the process that has it, where that is known.
+  // directory/<name>.session, made when missing. kBusy names the process that has it, where that is known. Changes
+  // nothing in what was there but the process's number: what a new store or a bad tail needs waits for the first write.
   static Result<std::unique_ptr<Journal>> Open(const std::string& directory, const std::string& name,
                                                const JournalOptions& options, Replay* replay);
   ~Journal();  // syncs, writes nothing
@@ -77,21 +80,29 @@ class Journal {
   uint64_t tokens() const { return tokens_; }
   const std::string& path() const { return file_->path(); }
 
-  // Sessions in a directory, by name; none where there is no directory.
+  // Sessions in a directory, by name; none where there is no directory. What has no session's magic is no session,
+  // unless it was never finished: it is neither listed nor removed.
   static Result<std::vector<SessionInfo>> List(FileSystem& files, const std::string& directory);
+  // With the bytes that were cut off it.
   static Status Remove(FileSystem& files, const std::string& directory, const std::string& name);
 
  private:
-  Journal(std::shared_ptr<RandomFile> file, int sync_ms);
+  Journal(FileSystem& files, std::shared_ptr<RandomFile> file, int sync_ms);
+  Status BeginWrite();
+  Status CutTail();
   Status WriteRecord(uint32_t kind, std::span<const uint8_t> payload);
   Status DropOpenPage();
   Status CheckProcess() const;
 
+  FileSystem& files_;
   const std::shared_ptr<RandomFile> file_;
   const int64_t process_;
   uint64_t end_ = 0;                         // of the last whole record
   std::optional<uint64_t> open_page_start_;  // the last record is an open page
   uint64_t tokens_ = 0;
+  uint64_t cut_bytes_ = 0;  // behind end_ when it was opened, still there
+  bool damaged_ = false;
+  std::optional<StoreIdentity> new_store_;  // still to be written
   BackgroundSync background_;
 };
 

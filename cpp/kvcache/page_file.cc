@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/hash.h"
+#include "kvcache/magic.h"
 
 namespace kvart {
 namespace {
@@ -36,19 +37,6 @@ Status Refuse(StatusCode code, const std::string& path, const std::string& found
   return Status(code, path + " has " + found + "; wanted " + wanted, path);
 }
 
-// Whether the file was being made when its maker stopped: it holds no slots and its magic, which is written last, is
-// not complete.
-Result<bool> IsUnfinished(const RandomFile& file) {
-  KVART_ASSIGN_OR_RETURN(const uint64_t size, file.Size());
-  if (size > kPageFileHeaderBytes) return false;
-  uint8_t magic[sizeof kMagic] = {};
-  KVART_RETURN_IF_ERROR(file.Read(0, magic, std::min<size_t>(sizeof magic, static_cast<size_t>(size))));
-  for (size_t i = 0; i < sizeof magic; ++i) {
-    if (magic[i] != 0 && magic[i] != kMagic[i]) return false;  // something else that lies there
-  }
-  return std::memcmp(magic, kMagic, sizeof magic) != 0;
-}
-
 // Makes the file new: the magic goes last, behind a sync.
 Status WritePageFileHeader(RandomFile& file, const PageFileHeader& header) {
   const std::vector<uint8_t> bytes = EncodePageFileHeader(header);
@@ -60,6 +48,11 @@ Status WritePageFileHeader(RandomFile& file, const PageFileHeader& header) {
 }
 
 }  // namespace
+
+Result<bool> IsPageFile(const RandomFile& file) {
+  KVART_ASSIGN_OR_RETURN(const MagicState state, ReadMagic(file, kMagic, kPageFileHeaderBytes));
+  return state != MagicState::kOther;
+}
 
 std::string Hex(std::span<const uint8_t> bytes) {
   std::string text;
@@ -209,7 +202,8 @@ Result<OpenedPageFile> OpenPageFile(FileSystem& files, const std::string& path, 
     page_file.writer = locked.ok();
     if (create_failed.ok() && !locked.ok() && locked.code() != StatusCode::kBusy) return locked;
     if (!file->IsAt(path)) continue;  // removed between open and lock
-    KVART_ASSIGN_OR_RETURN(page_file.created, IsUnfinished(*file));
+    KVART_ASSIGN_OR_RETURN(const MagicState magic, ReadMagic(*file, kMagic, kPageFileHeaderBytes));
+    page_file.created = magic == MagicState::kUnfinished;
     if (!page_file.created) return page_file;
     if (page_file.writer) {
       KVART_RETURN_IF_ERROR(WritePageFileHeader(*file, wanted));

@@ -40,6 +40,8 @@ struct PageFileHeader {
 Result<PageFileHeader> MakePageFileHeader(const KvGeometry& geometry, const StoreOptions& options);
 
 std::vector<uint8_t> EncodePageFileHeader(const PageFileHeader& header);  // 156 bytes
+// Whether kvart made the file: it has the magic, or was never finished.
+Result<bool> IsPageFile(const RandomFile& file);
 // Reads the header of a file. Refuses, naming what was found and what was wanted, what is not a page store of this
 // version and machine, and what is damaged.
 Result<PageFileHeader> ReadPageFileHeader(const RandomFile& file);

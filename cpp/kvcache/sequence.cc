@@ -63,8 +63,8 @@ class PagedSequence final : public KvSequence {
     const size_t begin = FirstVisible(sealed_.size());
     if (sinks_ != nullptr) {
       view.runs.push_back(FloatRun(sinks_->address(), SinkOffsets(), layer, 0, geometry_.sinks));
-      view.runs.back().turned = begin > 0;
       view.dropped = begin > 0 ? static_cast<int64_t>(begin) * page_tokens - geometry_.sinks : 0;
+      view.runs.back().turned = view.dropped > 0;
     }
     for (size_t i = begin; i < sealed_.size(); ++i) {
       KvView::Run run;

@@ -317,7 +317,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
       return *slot;
     }
     if (!grown.ok()) return grown;
-    return Status(StatusCode::kFull, file_->path() + ": all " + std::to_string(n_slots()) + " slots are in use",
+    return Status(StatusCode::kNoSpace, file_->path() + ": all " + std::to_string(n_slots()) + " slots are in use",
                   file_->path());
   }
 
@@ -338,7 +338,7 @@ class FileStore : public PageStore, public std::enable_shared_from_this<FileStor
     uint64_t most = UINT32_MAX;
     if (options_.budget_bytes > 0) most = std::min(most, options_.budget_bytes / header_.slot_bytes);
     if (n >= most) {
-      return Status(StatusCode::kFull,
+      return Status(StatusCode::kNoSpace,
                     file_->path() + ": the budget of " + std::to_string(options_.budget_bytes) + " bytes holds " +
                         std::to_string(most) + " pages, and all are in use",
                     file_->path());

@@ -114,7 +114,7 @@ class MemoryStore : public PageStore, public std::enable_shared_from_this<Memory
   Result<Block> TakeBlock() {
     if (free_.empty() && options_.budget_bytes > 0 && slots_.size() >= options_.budget_bytes / header_.slot_bytes) {
       if (unused_.empty()) {
-        return Errorf(StatusCode::kFull, "the page store's budget of %llu bytes holds %zu pages, and all are in use",
+        return Errorf(StatusCode::kNoSpace, "the page store's budget of %llu bytes holds %zu pages, and all are in use",
                       static_cast<unsigned long long>(options_.budget_bytes), slots_.size());
       }
       const auto oldest = slots_.find(unused_.begin()->key);

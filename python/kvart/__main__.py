@@ -1,6 +1,11 @@
 """python -m kvart is the command kvart."""
 
-from .cli import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    try:
+        from .cli import main
+
+        main()
+    except KeyboardInterrupt:  # while it was still importing
+        sys.exit(130)

@@ -110,6 +110,7 @@ class SessionOptions:
         chunk: int = 512,
         name: str = "",
         window: int = 0,
+        in_memory: bool = False,
     ) -> None: ...
     @property
     def k_format(self) -> str: ...
@@ -129,6 +130,8 @@ class SessionOptions:
     def name(self) -> str: ...
     @property
     def window(self) -> int: ...
+    @property
+    def in_memory(self) -> bool: ...
 
 class ModelInfo:
     @property

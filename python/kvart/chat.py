@@ -24,6 +24,10 @@ Message = Mapping[str, Any]
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
+# Of what a template makes, in characters. Far above any context, far below what would harm.
+_MAX_TEXT = 16 << 20
+
+
 class Template:
     """A chat template in jinja2, in the environment that transformers gives its templates."""
 
@@ -42,15 +46,20 @@ class Template:
         """The text of messages. variables: more names for the template, such as enable_thinking."""
         import jinja2
 
+        given = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt, **variables}
+        pieces, length = [], 0
         try:
-            return self._template.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **variables
-            )
+            for piece in self._template.generate(documents=None, **given):
+                length += len(piece)
+                if length > _MAX_TEXT:
+                    raise ValueError(f"it writes more than {_MAX_TEXT} characters")
+                pieces.append(piece)
         except jinja2.TemplateError as error:
             raise InvalidArgument(f"the chat template refused these messages: {error}", file=self._file) from error
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
             message = f"the chat template failed on these messages: {type(error).__name__}: {error}"
             raise InvalidArgument(message, file=self._file) from error
+        return check_text("".join(pieces), "what the chat template writes")
 
     def _compile(self, source: str) -> jinja2.Template:
         import jinja2
@@ -66,9 +75,16 @@ class Template:
                 next(parser.stream)
                 return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
-        )
+        class Environment(ImmutableSandboxedEnvironment):
+            """The sandbox, in which a product is of a size that does no harm."""
+
+            intercepted_binops = frozenset(("*", "**"))
+
+            def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+                _check_product(operator, left, right)
+                return super().call_binop(context, operator, left, right)
+
+        environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
@@ -309,6 +325,20 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _check_product(operator: str, left: Any, right: Any) -> None:
+    """Refuses "x" * 10**10 and 10 ** 10**10, which would take all memory."""
+    if operator == "**":
+        too_big = isinstance(right, int) and isinstance(left, int) and abs(right) * left.bit_length() > 4096
+    else:
+        pairs = ((left, right), (right, left))
+        too_big = any(
+            isinstance(times, int) and isinstance(item, (str, bytes, list, tuple)) and times * len(item) > _MAX_TEXT
+            for item, times in pairs
+        )
+    if too_big:
+        raise ValueError(f"the result of {operator} is too large")
 
 
 def _raise_exception(message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class Error(Exception):
     """Base of all. kind names the reason, file and offset say where (None where that has no meaning)."""
@@ -54,6 +56,12 @@ class Io(Error, OSError):
     kind = "io"
 
 
+class NoSpace(Error, OSError):
+    """The disk, or the budget of the cache, is full."""
+
+    kind = "no_space"
+
+
 class ContextFull(Error):
     """The tokens do not fit in the context."""
 
@@ -87,6 +95,7 @@ BY_KIND: dict[str, type[Error]] = {
         Unsupported,
         OutOfMemory,
         Io,
+        NoSpace,
         ContextFull,
         Cancelled,
         Busy,
@@ -113,6 +122,16 @@ def check_text(text: object, what: str) -> str:
         offset = len(text[: error.start].encode())
         raise InvalidArgument(f"{what} is not valid UTF-8 at byte offset {offset}", offset=offset) from None
     return text
+
+
+def check_path(path: object, what: str) -> str:
+    """path as a str that the system can take, with ~ for the home directory."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text:
+        raise InvalidArgument(f"{what}: expected a path, found {path!r}")
+    if "\0" in check_text(text, what):
+        raise InvalidArgument(f"{what}: a path holds no zero byte, found {text!r}")
+    return os.path.expanduser(text)
 
 
 def decode_utf8(data: bytes, what: str, file: str | None = None) -> str:

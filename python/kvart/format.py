@@ -7,6 +7,8 @@ from typing import Any
 
 from .errors import InvalidArgument
 
+_MAX_SIZE = 2**62
+
 
 def size(count: float) -> str:
     """Bytes as 1.2 MB."""
@@ -23,7 +25,10 @@ def parse_size(text: str) -> int:
     if match is None:
         raise InvalidArgument(f"expected a size such as 500MB or 2GB, found {text!r}")
     number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kMGT".index(unit.replace("K", "k") or " "))
+    count = float(number) * (1024 if binary else 1000) ** " kMGT".index(unit.replace("K", "k") or " ")
+    if count > _MAX_SIZE:
+        raise InvalidArgument(f"expected a size of at most {_MAX_SIZE} bytes, found {text!r}")
+    return int(count)
 
 
 def age(seconds: float) -> str:

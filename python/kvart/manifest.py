@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import InvalidArgument, NotFound, check_text
+from .errors import InvalidArgument, NotFound, check_path, check_text
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Entry:
 def cache_dir() -> Path:
     """$KVART_CACHE, else kvart's folder in the user's cache directory."""
     if own := os.environ.get("KVART_CACHE"):
-        return Path(own).expanduser()
+        return Path(check_path(own, "KVART_CACHE"))
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "kvart"
 
@@ -54,7 +54,7 @@ def models_dir() -> Path:
 def kv_dir() -> Path:
     """Where durable sessions are kept unless the user says otherwise: $KVART_KV_DIR, else in the cache directory."""
     own = os.environ.get("KVART_KV_DIR")
-    return Path(own).expanduser() if own else cache_dir() / "kv"
+    return Path(check_path(own, "KVART_KV_DIR")) if own else cache_dir() / "kv"
 
 
 def parse(text: str) -> dict[str, Entry]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core, manifest, options
 from .chat import Chat, Message
-from .errors import InvalidArgument, check_text
+from .errors import InvalidArgument, check_path, check_text
 from .generation import Controls, Generation, Progress, check_fits
 
 if TYPE_CHECKING:
@@ -56,16 +56,16 @@ class Model:
         kv_budget: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        self._load_options: dict[str, Any] = {
-            "path": manifest.resolve(name_or_path),
-            "n_threads": options.integer("threads", threads, 0, 1024),
-            "backend": options.choice("backend", backend, options.BACKENDS),
-            "float_activations": options.choice("activations", activations, options.ACTIVATIONS) == "f32",
-            "kv_budget_bytes": options.integer("kv_budget", kv_budget, 0, 2**62),
-        }
-        self.kv_dir = None if kv_dir is None else check_text(os.path.expanduser(kv_dir), "kv_dir")
-        self._core = _core.Model(kv_dir=self.kv_dir or "", progress=progress, **self._load_options)
-        self._durable: _core.Model | None = self._core if self.kv_dir else None
+        self.kv_dir = None if kv_dir is None else check_path(kv_dir, "kv_dir")
+        self._core = _core.Model(
+            manifest.resolve(name_or_path),
+            n_threads=options.integer("threads", threads, 0, 256),
+            backend=options.choice("backend", backend, options.BACKENDS),
+            float_activations=options.choice("activations", activations, options.ACTIVATIONS) == "f32",
+            kv_dir=self.kv_dir or str(manifest.kv_dir()),
+            kv_budget_bytes=options.integer("kv_budget", kv_budget, 0, 2**62),
+            progress=progress,
+        )
         self.name = os.fspath(name_or_path)
         self._process = os.getpid()
         self.info = self._core.info
@@ -81,13 +81,7 @@ class Model:
     def stats(self) -> dict[str, Any]:
         """Sums over all sessions of this model."""
         self._check_process()
-        stats = self._core.stats()
-        if self._durable is not None and self._durable is not self._core:
-            durable = self._durable.stats()
-            stats = {key: value + durable[key] for key, value in stats.items()} | {
-                "store_writable": durable["store_writable"]
-            }
-        return with_rates(stats)
+        return with_rates(self._core.stats())
 
     @property
     def chat_format(self) -> Chat:
@@ -116,16 +110,24 @@ class Model:
         reserved.
         """
         given = options.session_options(
-            name=name, kv=kv, sinks=sinks, window=window, layout=layout, ctx=ctx, cache=cache, chunk=chunk
+            name=name,
+            kv=kv,
+            sinks=sinks,
+            window=window,
+            layout=layout,
+            ctx=ctx,
+            cache=cache,
+            chunk=chunk,
+            in_memory=self.kv_dir is None and name is None,
         )
         self._check_process()
-        return Session(self, (self._core if name is None else self._durable_core()).session(given))
+        return Session(self, self._core.session(given))
 
     def load_session(self, path: str | os.PathLike[str], *, ctx: int = 0, chunk: int = 512) -> Session:
         """A session out of a file that Session.save wrote, with the formats, sinks and window that are in the file."""
-        given = options.session_options(ctx=ctx, chunk=chunk)
+        given = options.session_options(ctx=ctx, chunk=chunk, in_memory=True)
         self._check_process()
-        return Session(self, self._core.load_session(check_text(os.fspath(path), "path"), given))
+        return Session(self, self._core.load_session(check_path(path, "path"), given))
 
     def generate(
         self,
@@ -164,7 +166,7 @@ class Model:
     ) -> npt.NDArray[np.float32]:
         """Teacher-forced logits of every position: (n, vocabulary) float32."""
         tokens = self.encode(ids, "ids")
-        session = options.session_options(kv=kv, layout=layout, chunk=chunk)
+        session = options.session_options(kv=kv, layout=layout, chunk=chunk, in_memory=self.kv_dir is None)
         self._check_process()
         return self._core.logits(tokens, session, progress)
 
@@ -182,12 +184,6 @@ class Model:
     ) -> list[int]:
         variables = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         return self.chat_format.encode(messages, tools=tools, **variables)
-
-    def _durable_core(self) -> _core.Model:
-        """The core that keeps its pages in a directory: loaded once more when the first session with a name comes."""
-        if self._durable is None:
-            self._durable = _core.Model(kv_dir=str(manifest.kv_dir()), **self._load_options)
-        return self._durable
 
     def _check_process(self) -> None:
         # The core refuses as well where it can say so; here before it waits for a lock that nobody is left to open.
@@ -302,16 +298,18 @@ class Session:
 
     def import_kv(self, ids: Text, kv: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]) -> None:
         """Replaces what the session holds by ids and their K/V, of the shapes that kv() gives. Float formats only."""
-        import numpy as np
-
         tokens = self.model.encode(ids, "ids")
         info = self.model.info
-        if len(kv) != info.n_layers:
-            raise InvalidArgument(f"kv: expected {info.n_layers} layers, found {len(kv)}")
+        try:
+            pairs = [(k, v) for k, v in kv]
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"kv: expected a pair of K and V for each layer: {error}") from None
+        if len(pairs) != info.n_layers:
+            raise InvalidArgument(f"kv: expected {info.n_layers} layers, found {len(pairs)}")
         wanted = (info.n_kv_heads, len(tokens), info.head_dim)
         layers = []
-        for layer, pair in enumerate(kv):
-            k, v = (np.ascontiguousarray(array, np.float32) for array in pair)
+        for layer, pair in enumerate(pairs):
+            k, v = (_floats(array, f"kv: layer {layer}, {name}") for name, array in zip("KV", pair, strict=True))
             for name, array in (("K", k), ("V", v)):
                 if array.shape != wanted:
                     raise InvalidArgument(f"kv: layer {layer}, {name}: expected shape {wanted}, found {array.shape}")
@@ -320,7 +318,7 @@ class Session:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the whole session, ids and K/V, to one file; Model.load_session reads it."""
-        self._open().save(check_text(os.fspath(path), "path"))
+        self._open().save(check_path(path, "path"))
 
     def logits(self) -> npt.NDArray[np.float32]:
         """Logits after the last token: (vocabulary,) float32."""
@@ -355,6 +353,19 @@ class Session:
         if core is None:
             raise InvalidArgument("the session is closed")
         return core
+
+
+def _floats(values: npt.ArrayLike, what: str) -> npt.NDArray[np.float32]:
+    """values as float32; complex numbers, texts and objects are none."""
+    import numpy as np
+
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "bcOSUmM":
+            raise TypeError(f"found {array.dtype}")
+        return np.ascontiguousarray(array, np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"{what}: expected an array of real numbers: {error}") from None
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

@@ -57,6 +57,8 @@ def token_ids(ids: Iterable[object]) -> list[int]:
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    if stop is not None and not isinstance(stop, Iterable):
+        raise InvalidArgument(f"stop: expected a str or a list of them, found {stop!r}")
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     for string in strings:
         if not check_text(string, "stop"):
@@ -109,6 +111,7 @@ def session_options(
     ctx: int = 0,
     cache: bool = True,
     chunk: int = 512,
+    in_memory: bool = False,
 ) -> _core.SessionOptions:
     k_format, v_format = parse_kv(kv)
     return _core.SessionOptions(
@@ -121,6 +124,7 @@ def session_options(
         chunk=integer("chunk", chunk, 1),
         name="" if name is None else session_name(name),
         window=integer("window", window, 0, 2**62),
+        in_memory=in_memory,
     )
 
 

@@ -132,8 +132,10 @@ _LAST = (
     "Rossi Schmidt Torres Unger Vogel Weber Xu Young Zimmer"
 )
 _CHINESE_FIRST = "王 李 张 刘 陈 杨 赵 黄 周 吴 徐 孙 胡 朱 高 林 何 郭 马 罗 梁 宋 郑 谢 韩 唐"
-_CHINESE_LAST = "伟 芳 秀英 建国 晓明 丽华 志强 海燕 文静 国栋 雪梅 立新 春花 少杰 雅琴 永福 "
+_CHINESE_LAST = (
+    "伟 芳 秀英 建国 晓明 丽华 志强 海燕 文静 国栋 雪梅 立新 春花 少杰 雅琴 永福 "
     "子轩 美玲 大勇 佳怡 天宇 红梅 振华 思远 若兰 德胜"
+)
 
 
 def make_text(number: int, n_tokens: int, count_tokens: Callable[[str], int], seed: int = 0) -> Text:

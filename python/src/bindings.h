@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,9 @@ void BindCache(py::module_& module);
 
 // Throws the exception of kvart.errors for a Status that is not ok. Needs the GIL.
 [[noreturn]] void Raise(const Status& status);
+
+// bytes as a str: text out of files may hold any bytes, and those that are no UTF-8 become \xNN.
+py::object Text(const std::string& bytes);
 
 inline void Check(const Status& status) {
   if (!status.ok()) Raise(status);

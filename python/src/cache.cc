@@ -11,8 +11,7 @@ namespace {
 
 py::object Problem(const Status& status) {
   if (status.ok()) return py::none();
-  return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-      status.message().data(), static_cast<Py_ssize_t>(status.message().size()), "backslashreplace"));
+  return Text(status.message());
 }
 
 py::dict StoreDict(const StoreInfo& info) {
@@ -49,6 +48,7 @@ py::dict SessionDict(const SessionInfo& info) {
   dict["problem"] = Problem(info.problem);
   if (!info.problem.ok()) return dict;
   dict["tokens"] = info.tokens;
+  dict["cut_bytes"] = info.cut_bytes;
   dict["k_format"] = info.store.k_format;
   dict["v_format"] = info.store.v_format;
   return dict;

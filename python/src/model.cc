@@ -33,8 +33,8 @@ py::dict StatsDict(const Stats& stats) {
 
 namespace {
 
-// Python's reference to a model: it ends as Own says, which the model's own count, shared with its sessions, could not
-// know.
+// Python's reference to a model: it ends as Own says, which the model's own
+// count, shared with its sessions, could not know.
 struct ModelHandle {
   std::shared_ptr<Model> model;
 };
@@ -96,7 +96,7 @@ void BindModel(py::module_& module) {
   const SessionOptions defaults;
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init([](std::string k_format, std::string v_format, int sinks, KvLayout layout, int64_t ctx, bool cache,
-                       int chunk, std::string name, int64_t window) {
+                       int chunk, std::string name, int64_t window, bool in_memory) {
              SessionOptions options;
              options.k_format = std::move(k_format);
              options.v_format = std::move(v_format);
@@ -107,12 +107,13 @@ void BindModel(py::module_& module) {
              options.chunk = chunk;
              options.name = std::move(name);
              options.window = window;
+             options.in_memory = in_memory;
              return options;
            }),
            py::kw_only(), py::arg("k_format") = defaults.k_format, py::arg("v_format") = defaults.v_format,
            py::arg("sinks") = defaults.sinks, py::arg("layout") = defaults.layout, py::arg("ctx") = defaults.ctx,
            py::arg("cache") = defaults.cache, py::arg("chunk") = defaults.chunk, py::arg("name") = defaults.name,
-           py::arg("window") = defaults.window)
+           py::arg("window") = defaults.window, py::arg("in_memory") = defaults.in_memory)
       .def_readonly("k_format", &SessionOptions::k_format)
       .def_readonly("v_format", &SessionOptions::v_format)
       .def_readonly("sinks", &SessionOptions::sinks)
@@ -121,7 +122,8 @@ void BindModel(py::module_& module) {
       .def_readonly("cache", &SessionOptions::cache)
       .def_readonly("chunk", &SessionOptions::chunk)
       .def_readonly("name", &SessionOptions::name)
-      .def_readonly("window", &SessionOptions::window);
+      .def_readonly("window", &SessionOptions::window)
+      .def_readonly("in_memory", &SessionOptions::in_memory);
 
   py::class_<ModelHandle, std::shared_ptr<ModelHandle>>(
       module, "Model", "A loaded model. Calls from several threads wait for each other.")

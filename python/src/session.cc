@@ -47,7 +47,7 @@ py::dict ResumedDict(const Resumed& resumed) {
   dict["from_pages"] = resumed.from_pages;
   dict["from_open_page"] = resumed.from_open_page;
   dict["to_compute"] = resumed.to_compute;
-  dict["note"] = resumed.note;
+  dict["note"] = Text(resumed.note);
   return dict;
 }
 

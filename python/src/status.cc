@@ -3,15 +3,16 @@
 
 namespace kvart::python {
 
+py::object Text(const std::string& bytes) {
+  PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(text);
+}
+
 void Raise(const Status& status) {
-  // Messages quote names out of files, which may hold any bytes.
-  const auto text = [](const std::string& bytes) {
-    return py::reinterpret_steal<py::object>(
-        PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
-  };
   py::object error = py::module_::import("kvart.errors")
-                         .attr("from_status")(StatusCodeName(status.code()), text(status.message()),
-                                              text(status.file()), status.offset());
+                         .attr("from_status")(StatusCodeName(status.code()), Text(status.message()),
+                                              Text(status.file()), status.offset());
   PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
   throw py::error_already_set();
 }

@@ -318,6 +318,8 @@ def test_a_refused_chat_leaves_the_session(tiny: kvart.Model) -> None:
         ({"max_tokens": True}, "max_tokens"),
         ({"stop": ""}, "stop"),
         ({"stop": [3]}, "stop"),
+        ({"stop": 3}, "stop: expected a str"),
+        ({"stop": 0}, "stop: expected a str"),
         ({"stop": ["a\udc80"]}, "stop is not valid UTF-8 at byte offset 1"),
     ],
 )
@@ -398,7 +400,7 @@ def test_every_status_has_its_exception() -> None:
     from kvart.errors import BY_KIND
 
     kinds = set()
-    for code in range(1, 11):
+    for code in range(1, 12):
         with pytest.raises(kvart.Error, match="words") as caught:
             _core._raise(code, "words")
         kinds.add(caught.value.kind)
@@ -406,6 +408,60 @@ def test_every_status_has_its_exception() -> None:
         assert (caught.value.file, caught.value.offset, str(caught.value)) == (None, None, "words")
     assert kinds == set(BY_KIND)
     assert issubclass(kvart.OutOfMemory, MemoryError) and issubclass(kvart.Io, OSError)
+    assert issubclass(kvart.NoSpace, OSError) and not issubclass(kvart.NoSpace, kvart.ContextFull)
+
+
+def test_paths_are_checked(tiny: kvart.Model, tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("", "a\0b", "a\udc80", 5, b"a"):
+        with pytest.raises(kvart.InvalidArgument, match="kv_dir"):
+            kvart.Model(tiny_path, kv_dir=path)  # type: ignore[arg-type]
+        with pytest.raises(kvart.InvalidArgument, match="path"):
+            tiny.load_session(path)  # type: ignore[arg-type]
+        with pytest.raises(kvart.InvalidArgument, match="path"):
+            tiny.session().save(path)  # type: ignore[arg-type]
+    monkeypatch.setenv("KVART_KV_DIR", "a\udc80")
+    with pytest.raises(kvart.InvalidArgument, match="KVART_KV_DIR is not valid UTF-8 at byte offset 1"):
+        kvart.Model(tiny_path)
+    monkeypatch.setenv("KVART_KV_DIR", "")
+    assert kvart.manifest.kv_dir().name == "kv"
+
+
+def test_sizes_have_a_limit() -> None:
+    from kvart.format import parse_size
+
+    assert parse_size("1.5kiB") == 1536 and parse_size("4194304TiB") == 2**62
+    for text in ("4194305TiB", "9" * 400):
+        with pytest.raises(kvart.InvalidArgument, match="at most 4611686018427387904 bytes"):
+            parse_size(text)
+
+
+def test_import_kv_takes_real_numbers(tiny: kvart.Model) -> None:
+    session = tiny.session(kv="f32")
+    good = np.zeros((2, 1, 16), np.float32)
+    for kv in (5, [5, 5], [(good,), (good, good)], [(good, good), (good, good * 1j)], [(good, "x")] * 2):
+        with pytest.raises(kvart.InvalidArgument, match="kv: "):
+            session.import_kv([1], kv)  # type: ignore[arg-type]
+    with pytest.raises(kvart.InvalidArgument, match="layer 0, V: expected an array of real numbers"):
+        session.import_kv([1], [(good, [[1], [2, 3]])] * 2)
+    session.import_kv([1], [(good.tolist(), good.astype(np.int64))] * 2)
+    assert session.tokens == [1]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ '\\ud800' }}", "what the chat template writes is not valid UTF-8"),
+        ("{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}", "writes more than"),
+        ("{{ messages[0].content * 10**12 }}", "result of [*] is too large"),
+        ("{{ 10 ** 10 ** 10 }}", "result of [*][*] is too large"),
+        ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+    ],
+)
+def test_a_template_does_no_harm(source: str, message: str) -> None:
+    from kvart.chat import Template
+
+    with pytest.raises(kvart.InvalidArgument, match=message):
+        Template(source).render([{"role": "user", "content": "x" * 1000}])
 
 
 # --- progress, signals, threads, forks ---

@@ -134,7 +134,7 @@ def test_verify_finds_damage(cli: Cli, path: Path, filled: Path) -> None:
     assert "DAMAGED" in cli("cache", "verify", store["file"]).out
     assert cli("cache", "verify", "a").code == 0
     assert cli("cache", "verify", "absent", "--json").lines[0]["error"]["kind"] == "not_found"
-    file.write_bytes(b"something else")
+    file.write_bytes(b"KVARTPG\x01 and something else")
     result = cli("cache", "verify", "--json")
     assert result.code == 1 and any(line["problem"] for line in result.lines)
     assert file.name in cli("cache", "list").out

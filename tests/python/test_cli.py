@@ -302,6 +302,46 @@ def test_lists_of_formats() -> None:
             split_kv(wrong)
 
 
+# --- streams ---
+
+
+def shell(line: str, *args: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """line in sh, where K is the command kvart and $1 … are args."""
+    script = f'K() {{ "{sys.executable}" -m kvart "$@"; }}; {line}'
+    command = ["sh", "-c", script, "sh", *map(str, args)]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False, env={**os.environ, **environment})
+
+
+def test_output_is_utf8_whatever_the_locale_says(tiny_path: Path) -> None:
+    line = 'K run "$1" "héé" -n 3 --temperature 0 --logit-bias 100=0 --json; K run "é界" x'
+    done = shell(line, tiny_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert json.loads(done.stdout)["stop"]
+    assert "é界" in done.stderr.decode() and "bug" not in done.stderr.decode()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_no_harm(tiny_path: Path, closed: str) -> None:
+    for line, code in ((f'K run "$1" "the cat" -n 3 {closed}', 0), (f'K run "$1" - --json {closed}', 2)):
+        done = shell(line, tiny_path)
+        assert done.returncode == code and b"bug" not in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("flag", ["--json", "-q"])
+def test_output_that_can_not_be_written_is_one_error(tiny_path: Path, flag: str) -> None:
+    done = shell(f'K run "$1" "the cat" -n 3 {flag} > /dev/full', tiny_path)
+    assert done.returncode == 1
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith("error: ") and "No space" in line
+    assert shell(f'K run "$1" "the cat" -n 3 {flag} 2> /dev/full > /dev/full', tiny_path).returncode == 1
+
+
+def test_an_empty_kv_dir_is_refused(cli: Cli, tiny_path: Path) -> None:
+    for command in (["run", tiny_path, "x"], ["cache", "list"], ["cache", "clear"]):
+        result = cli(*command, "--kv-dir", "", "--json")
+        assert result.code == 2 and "expected a path, found ''" in result.lines[0]["error"]["message"]
+
+
 # --- chat ---
 
 
@@ -345,21 +385,39 @@ class Terminal:
         os.close(theirs)
         self.seen = ""
 
-    def type(self, keys: str) -> None:
-        os.write(self.fd, keys.encode())
+    def type(self, keys: str | bytes) -> None:
+        os.write(self.fd, keys.encode() if isinstance(keys, str) else keys)
 
     def wait_for(self, pattern: str, seconds: float = 30) -> str:
         """Reads until the pattern is there; returns all up to its end, and forgets it."""
-        deadline = time.monotonic() + seconds
-        while not (match := re.search(pattern, self.seen)):
-            ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"no {pattern!r} in {self.seen!r}"
-            try:
-                self.seen += os.read(self.fd, 4096).decode(errors="replace")
-            except OSError:
-                raise AssertionError(f"ended without {pattern!r}: {self.seen!r}") from None
+        if not self._read_until(pattern, seconds):
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"no {pattern!r} in {self.seen!r}")
+        match = re.search(pattern, self.seen)
+        assert match is not None
         text, self.seen = self.seen[: match.end()], self.seen[match.end() :]
         return text
+
+    def interrupt_at_prompt(self, pattern: str) -> None:
+        """Ctrl-C, again when nothing follows: Python may not notice one while it sets up a prompt."""
+        for _ in range(20):
+            self.type("\x03")
+            if self._read_until(pattern, 1):
+                break
+        self.wait_for(pattern, 1)
+
+    def _read_until(self, pattern: str, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, self.seen):
+            ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
+            if not ready:
+                return False
+            try:
+                self.seen += os.read(self.fd, 4096).decode(errors="replace")
+            except OSError:  # it has ended
+                return False
+        return True
 
     def end(self) -> int:
         """The exit code, once it has ended by itself."""
@@ -390,8 +448,10 @@ def test_chat_on_a_terminal(tiny_path: Path) -> None:
     terminal.type("/nothing\r")
     terminal.wait_for("no command /nothing")
     terminal.wait_for(PROMPT)
-    terminal.type("\x03")
-    terminal.wait_for("Ctrl-D leaves")
+    terminal.type(b"ab\xff\r")
+    terminal.wait_for("not valid UTF-8 at byte offset 2")
+    terminal.wait_for(PROMPT)
+    terminal.interrupt_at_prompt("Ctrl-D leaves")
     terminal.wait_for(PROMPT)
     terminal.type("\x04")
     assert terminal.end() == 0

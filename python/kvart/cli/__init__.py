@@ -11,7 +11,7 @@ import typer
 from .. import __version__
 from ..errors import check_text
 from . import bench, cache, chat, evaluate, pull, run
-from .output import exit_code, print_error
+from .output import exit_code, prepare_streams, print_error, settle_streams
 
 app = typer.Typer(
     name="kvart",
@@ -43,7 +43,9 @@ for module in (pull, run, chat, evaluate, bench, cache):
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0, 2 for bad input, 130 after Ctrl-C, 1 for all else."""
-    sys.exit(_main(list(sys.argv[1:] if args is None else args)))
+    prepare_streams()
+    code = _main(list(sys.argv[1:] if args is None else args))
+    sys.exit(code if settle_streams() else code or 1)
 
 
 def _main(args: list[str]) -> int:
@@ -57,8 +59,7 @@ def _main(args: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # whoever read our output has gone; a second complaint at exit helps nobody
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        settle_streams()  # whoever read our output has gone
         return 1
     except Exception as error:
         if os.environ.get("KVART_DEBUG") and not isinstance(error, typer.Exit):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import _core, format, manifest
-from ..errors import InvalidArgument, NotFound
+from ..errors import InvalidArgument, NotFound, check_path
 from .output import emit
 from .params import Json
 
@@ -82,7 +82,8 @@ def verify(names: Names = None, kv_dir: KvDir = None, json: Json = False) -> Non
         else:
             item = {"kind": "store", **_core.verify_store(directory, name)}
             line = _store_line(item)
-        good = item["problem"] is None and not item.get("damaged")
+        cut = item.get("cut_bytes", 0) and not item["busy"]  # in a busy one it may be a record in the making
+        good = item["problem"] is None and not item.get("damaged") and not cut
         fine = fine and good
         if json:
             emit({**item, "ok": good})
@@ -122,7 +123,7 @@ def clear(
 
 
 def _directory(given: str | None) -> str:
-    return given or str(manifest.kv_dir())
+    return str(manifest.kv_dir()) if given is None else check_path(given, "--kv-dir")
 
 
 def _formats(item: dict[str, Any]) -> str:
@@ -148,6 +149,6 @@ def _session_line(item: dict[str, Any]) -> str:
     start = f"session {item['name']:30} {format.size(item['bytes']):>9}  "
     if item["problem"] is not None:
         return f"{start}{item['problem']}"
-    return (
-        f"{start}{item['tokens']} tokens, {_formats(item)}, {format.age(time.time() - item['modified'])}{_state(item)}"
-    )
+    cut = f", {item['cut_bytes']} bytes unreadable at its end" if item["cut_bytes"] else ""
+    age = format.age(time.time() - item["modified"])
+    return f"{start}{item['tokens']} tokens, {_formats(item)}{cut}, {age}{_state(item)}"

@@ -137,6 +137,9 @@ class Conversation:
             except KeyboardInterrupt:
                 note("\nCtrl-D leaves")
                 continue
+            except Error as error:
+                print_error(error, self._json)
+                continue
             if line in ("/exit", "/quit"):
                 return
             try:

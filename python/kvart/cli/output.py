@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,29 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _BAR_AFTER_SECONDS = 1.0
+
+
+def prepare_streams() -> None:
+    """UTF-8 whatever the locale says. A stream that was closed becomes one of nothing."""
+    # In this order: each takes the lowest free descriptor, so that no file of ours becomes standard output.
+    for name, errors in (("stdin", "surrogateescape"), ("stdout", "replace"), ("stderr", "replace")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8", errors=errors))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+def settle_streams() -> bool:
+    """Writes out what is held back. False where that fails: it is dropped, so that Python does not complain at exit."""
+    fine = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            fine = False
+    return fine
 
 
 def emit(result: dict[str, Any]) -> None:
@@ -52,10 +77,14 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 def print_error(error: BaseException, as_json: bool) -> None:
     fields = error_fields(error)
     if as_json:
-        emit({"error": fields})
-        return
+        try:
+            emit({"error": fields})
+            return
+        except OSError:  # nobody can read it there
+            settle_streams()
     message = " ".join(fields["message"].split())
-    print(f"\033[31merror:\033[0m {message}" if sys.stderr.isatty() else f"error: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"\033[31merror:\033[0m {message}" if sys.stderr.isatty() else f"error: {message}", file=sys.stderr)
 
 
 def exit_code(error: BaseException) -> int:

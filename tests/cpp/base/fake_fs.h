@@ -28,7 +28,7 @@ class FakeFiles : public FileSystem {
   // removals, creations.
   int64_t operations = 0;   // so far
   int64_t stop_at = -1;     // this one is torn (a part of it happens) and all after it fail: the process is gone
-  int64_t fail_at = -1;     // this one, if it needs room, is torn and fails with kFull …
+  int64_t fail_at = -1;     // this one, if it needs room, is torn and fails with kNoSpace …
   int64_t fail_count = 1;   // … and so do those after it, so many in all
   bool drop_syncs = false;  // syncs succeed and do nothing
   int64_t now = 1'000'000;  // the clock
@@ -223,7 +223,7 @@ class FakeFiles : public FileSystem {
       const std::lock_guard<std::mutex> lock(files_.mutex_);
       if (!writable_) return Status(StatusCode::kIo, path_ + " is not open for writing", path_);
       if (offset > kMostBytes || n > kMostBytes - offset)
-        return Status(StatusCode::kFull, path_ + " is too large", path_);
+        return Status(StatusCode::kNoSpace, path_ + " is too large", path_);
       const auto [status, part] = files_.Operation(path_, n, true);
       if (part > 0) node_->Write(offset, static_cast<const uint8_t*>(from), part);
       node_->modified = files_.now;
@@ -232,7 +232,7 @@ class FakeFiles : public FileSystem {
     Status Allocate(uint64_t offset, uint64_t n) override {
       const std::lock_guard<std::mutex> lock(files_.mutex_);
       if (offset > kMostBytes || n > kMostBytes - offset)
-        return Status(StatusCode::kFull, path_ + " is too large", path_);
+        return Status(StatusCode::kNoSpace, path_ + " is too large", path_);
       const auto [status, part] = files_.Operation(path_, n, true);
       if (offset + part > node_->size) {
         const std::vector<uint8_t> zeros(offset + part - node_->size);
@@ -296,7 +296,7 @@ class FakeFiles : public FileSystem {
       return {Status(StatusCode::kIo, path + ": stopped", path), part};
     }
     if (needs_room && fail_at >= 0 && at >= fail_at && at < fail_at + fail_count) {
-      return {Status(StatusCode::kFull, path + ": no space left", path), random() % (n + 1)};
+      return {Status(StatusCode::kNoSpace, path + ": no space left", path), random() % (n + 1)};
     }
     return {Status::Ok(), n};
   }

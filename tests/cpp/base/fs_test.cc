@@ -163,7 +163,7 @@ TEST(FakeFiles, StopsFailsAndForgets) {
   files.Reboot();
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(files.Contents("/x").data()), 4), "abcd");
   files.fail_at = files.operations;
-  EXPECT_EQ(file->Write(0, "zzzz", 4).code(), StatusCode::kFull);
+  EXPECT_EQ(file->Write(0, "zzzz", 4).code(), StatusCode::kNoSpace);
   EXPECT_TRUE(file->Write(0, "zzzz", 4).ok());
   bool lost = false, kept = false;
   for (int i = 0; i < 30; ++i) {

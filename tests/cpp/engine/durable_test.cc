@@ -146,6 +146,8 @@ TEST_F(Durable, ResumeAfterACleanCloseComputesNothing) {
 }
 
 TEST_F(Durable, KilledAnywhereNothingThatWasShownIsLost) {
+  SessionOptions options;
+  options.ctx = 1000000;  // a fast child runs far ahead of its reader
   for (int round = 0; round < 6; ++round) {
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
@@ -153,7 +155,7 @@ TEST_F(Durable, KilledAnywhereNothingThatWasShownIsLost) {
     if (child == 0) {
       close(ends[0]);
       auto model = Load(true, 1);
-      auto session = New(*model, "talk");
+      auto session = New(*model, "talk", options);
       if (session->size() == 0) (void)session->Append(Ids(100), nullptr);
       Sampler sampler({});
       for (int i = 0; i < 100000; ++i) {
@@ -173,13 +175,13 @@ TEST_F(Durable, KilledAnywhereNothingThatWasShownIsLost) {
     waitpid(child, &status, 0);
 
     auto model = Load(true, 1);
-    auto session = New(*model, "talk");
+    auto session = New(*model, "talk", options);
     const std::vector<int32_t> tokens = session->tokens();
     ASSERT_GE(tokens.size(), shown.size());
     // What was shown is in there, at the end but for what came after the last one that was shown.
     const auto at = std::search(tokens.begin(), tokens.end(), shown.begin(), shown.end());
     ASSERT_NE(at, tokens.end()) << round;
-    auto fresh = New(*model);
+    auto fresh = New(*model, "", options);
     ASSERT_TRUE(fresh->Append(tokens, nullptr).ok());
     EXPECT_EQ(LastLogits(*session), LastLogits(*fresh));
   }
@@ -328,6 +330,16 @@ TEST_F(Durable, ImportedKvAreUsedAndNeverShared) {
   EXPECT_NE(copy->ImportKv(Ids(200), k, v).message().find("(2, 200, 16)"), std::string::npos);
   auto sealed = New(*model);
   EXPECT_EQ(sealed->ImportKv(Ids(200), k, v).code(), StatusCode::kUnsupported);
+  for (const int n : {1, 3, 64, 100, 129, 300}) {  // open pages of every capacity
+    auto source = New(*model, "", options);
+    ASSERT_TRUE(source->Append(Ids(n), nullptr).ok());
+    for (int layer = 0; layer < 2; ++layer) {
+      ASSERT_TRUE(source->ReadKv(layer, &k[static_cast<size_t>(layer)], &v[static_cast<size_t>(layer)]).ok());
+    }
+    auto target = New(*model, "", options);
+    ASSERT_TRUE(target->ImportKv(Ids(n), k, v).ok());
+    EXPECT_EQ(Kv(*target), Kv(*source)) << n;
+  }
 }
 
 TEST_F(Durable, ASlidingWindowGoesOnForeverInFlatMemory) {
@@ -355,6 +367,42 @@ TEST_F(Durable, ASlidingWindowGoesOnForeverInFlatMemory) {
   ASSERT_TRUE(plain->Append(Ids(380), nullptr).ok());
   ASSERT_TRUE(windowed->Append(Ids(380), nullptr).ok());
   EXPECT_EQ(LastLogits(*plain), LastLogits(*windowed));
+}
+
+TEST_F(Durable, SinksAndWindowsOfEverySizeAgreeWithAFreshSession) {
+  auto model = Load(false);
+  for (const int sinks : {0, 1, 127, 128}) {
+    for (const int64_t window : {1, 128, 129}) {
+      SessionOptions options;
+      options.sinks = sinks;
+      options.window = window;
+      auto session = New(*model, "", options);
+      ASSERT_TRUE(session->Append(Ids(700), nullptr).ok());
+      options.chunk = 50;
+      auto fresh = New(*model, "", options);
+      ASSERT_TRUE(fresh->Append(Ids(700), nullptr).ok());
+      EXPECT_EQ(LastLogits(*session), LastLogits(*fresh)) << sinks << " sinks, window " << window;
+    }
+  }
+}
+
+TEST_F(Durable, CallsFromInsideAProgressCallbackAreRefusedAndNothingHangs) {
+  auto model = Load(false);
+  SessionOptions options;
+  options.chunk = 32;
+  auto session = New(*model, "", options);
+  auto other = New(*model);
+  int calls = 0;
+  const Status status = session->Append(Ids(200), [&](double) {
+    ++calls;
+    EXPECT_EQ(session->Append(Ids(1), nullptr).code(), StatusCode::kBusy);
+    EXPECT_EQ(session->size(), 200);
+    (void)model->stats();
+    other.reset();
+    return true;
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_GT(calls, 3);
 }
 
 TEST_F(Durable, WithoutAWindowAFullContextIsAnError) {

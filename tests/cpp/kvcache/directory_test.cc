@@ -1,6 +1,9 @@
 // What people are told of a K/V directory, and what they may remove.
 #include "kvcache/directory.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include "kvcache/store_testing.h"
 
 namespace kvart {
@@ -20,7 +23,8 @@ TEST(KvDirectory, ListsWhatStoresHold) {
   files.now = 2'000'000;
   for (int text = 0; text < 5; ++text) ASSERT_TRUE(Put(*store, MakePage(text)).ok());
   ASSERT_TRUE(Put(*store, MakePage(0, 0, true)).ok());
-  files.SetContents("/kv/ffff.pages", {1, 2, 3});
+  files.SetContents("/kv/ffffffffffffffff.pages", {'K', 'V', 'A'});
+  files.SetContents("/kv/eeeeeeeeeeeeeeee.pages", {1, 2, 3});
   files.SetContents("/kv/notes.txt", {1, 2, 3});
   auto list = directory.List().value();
   ASSERT_EQ(list.size(), 2u);
@@ -56,7 +60,7 @@ TEST(KvDirectory, VerifyFindsDamage) {
   EXPECT_EQ(info.pages, 2u);
   EXPECT_EQ(info.damaged_offsets, (std::vector<uint64_t>{16384 * 2, 16384 * 3}));
   EXPECT_EQ(files.Contents(kTestPages), before);
-  EXPECT_EQ(directory.Verify("0000.pages").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(directory.Verify("0000000000000000.pages").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(directory.Verify("../x.pages").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(directory.Verify("x.session").status().code(), StatusCode::kInvalidArgument);
 }
@@ -74,6 +78,48 @@ TEST(KvDirectory, RemovesWhatNobodyWrites) {
   EXPECT_EQ(directory.Remove("abababababababab.pages").code(), StatusCode::kNotFound);
   EXPECT_EQ(directory.Remove("x/../y.pages").code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(directory.Remove(".pages").code(), StatusCode::kInvalidArgument);
+}
+
+TEST(KvDirectory, LeavesAloneWhatIsNotKvarts) {
+  FakeFiles files;
+  const std::vector<uint8_t> magic{'K', 'V', 'A', 'R', 'T', 'P', 'G', 1};
+  ASSERT_TRUE(Put(*OpenStore(&files), MakePage(1)).ok());
+  const std::string other(16, 'c'), index = "/kv/abababababababab.index";
+  for (const std::string& name :
+       {std::string("book"), std::string(15, '0'), std::string(17, '0'), std::string(16, 'A')})
+    files.SetContents("/kv/" + name + ".pages", magic);
+  std::vector<uint8_t> zeros(16385);
+  files.SetContents("/kv/" + other + ".pages", zeros);  // longer than a file that is being made
+  files.SetContents("/kv/dddddddddddddddd.pages", {'t', 'e', 'x', 't'});
+  files.SetContents(index, {'m', 'i', 'n', 'e'});
+  KvDirectory directory(files, "/kv");
+  ASSERT_EQ(directory.List().value().size(), 1u);
+  for (const char* name : {"book.pages", "cccccccccccccccc.pages", "dddddddddddddddd.pages"}) {
+    EXPECT_EQ(directory.Remove(name).code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(directory.Verify(name).status().code(), StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_EQ(directory.Clear(0).value().removed_files, 1u);
+  EXPECT_FALSE(files.Exists(kTestPages));
+  EXPECT_EQ(files.Paths().size(), 7u) << "all the others, the index too";
+  zeros.resize(16384);
+  files.SetContents("/kv/" + other + ".pages", zeros);
+  files.SetContents("/kv/" + other + ".index", {});
+  EXPECT_TRUE(directory.Remove(other + ".pages").ok());
+  EXPECT_EQ(files.Paths().size(), 6u);
+}
+
+TEST(KvDirectory, LeavesLinksAlone) {
+  const std::string path = testing::TempDir() + "kvart_links";
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  std::ofstream(path + "/treasure") << "KVARTPG\x01";
+  std::filesystem::create_symlink(path + "/treasure", path + "/0123456789abcdef.pages");
+  KvDirectory directory(SystemFiles(), path);
+  EXPECT_TRUE(directory.List().value().empty());
+  EXPECT_EQ(directory.Remove("0123456789abcdef.pages").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(directory.Clear(0).value().removed_files, 0u);
+  EXPECT_TRUE(std::filesystem::is_symlink(path + "/0123456789abcdef.pages"));
+  std::filesystem::remove_all(path);
 }
 
 TEST(KvDirectory, ClearsTheLongestUnusedFirst) {

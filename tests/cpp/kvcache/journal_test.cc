@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/fake_fs.h"
+#include "base/hash.h"
 
 namespace kvart {
 namespace {
@@ -159,7 +161,10 @@ TEST(Journal, ListsSessionsAndWhatIsWrongWithThem) {
   Replay replay;
   files.now = 5000;
   ASSERT_TRUE(Open(&files, &replay)->Append(Ids(0, 33)).ok());
-  files.SetContents("/kv/sessions/broken.session", {1, 2, 3});
+  files.SetContents("/kv/sessions/broken.session", {'K', 'V'});
+  files.SetContents("/kv/sessions/mine.session", {1, 2, 3});
+  EXPECT_EQ(Journal::Remove(files, "/kv/sessions", "mine").code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(files.Exists("/kv/sessions/mine.session"));
   files.SetContents("/kv/sessions/other.txt", {1, 2, 3});
   files.SetContents("/kv/sessions/.session", {1, 2, 3});
   const auto list = Journal::List(files, "/kv/sessions").value();
@@ -192,6 +197,86 @@ TEST(Journal, RefusesOtherFiles) {
   files.SetContents(kPath, {'n', 'o', 't', ' ', 'm', 'i', 'n', 'e'});
   EXPECT_FALSE(Journal::Open("/kv/sessions", "talk", Options(&files), &replay).ok());
   EXPECT_EQ(files.Contents(kPath).size(), 8u);
+}
+
+// All of the file but the number of the process that opened it last.
+std::vector<uint8_t> Kept(const FakeFiles& files) {
+  std::vector<uint8_t> bytes = files.Contents(kPath);
+  std::fill_n(bytes.begin() + 116, 8, uint8_t{0});
+  return bytes;
+}
+
+TEST(Journal, ToOpenIsNotToChange) {
+  FakeFiles files;
+  Replay replay;
+  auto journal = Open(&files, &replay);
+  ASSERT_TRUE(journal->Append(Ids(0, 20)).ok() && journal->WriteOpenPage(PageAt(16, 4, 64)).ok());
+  journal = nullptr;
+  std::vector<uint8_t> torn = files.Contents(kPath);
+  torn.insert(torn.end(), {1, 0, 0, 0, 99, 0, 0, 0, 5, 5, 5, 5});
+  files.SetContents(kPath, torn);
+  const std::vector<uint8_t> before = Kept(files);
+  JournalOptions other = Options(&files);
+  other.store.k_format = "int8";
+  auto moved = Journal::Open("/kv/sessions", "talk", other, &replay).value();
+  EXPECT_EQ(replay.cut_bytes, 12u);
+  EXPECT_FALSE(replay.damaged);
+  ASSERT_TRUE(moved->Append({}).ok() && moved->Rewind(20).ok() && moved->Sync().ok());
+  moved = nullptr;
+  EXPECT_EQ(Kept(files), before);
+  Open(&files, &replay);
+  EXPECT_TRUE(replay.open_page.has_value()) << "still good for its own store";
+  moved = Journal::Open("/kv/sessions", "talk", other, &replay).value();
+  ASSERT_TRUE(moved->Rewind(10).ok());
+  moved = nullptr;
+  Open(&files, &replay);
+  EXPECT_EQ(replay.store, other.store);
+  EXPECT_EQ(replay.ids, Ids(0, 10));
+  EXPECT_EQ(replay.cut_bytes, 0u);
+  EXPECT_FALSE(files.Exists(std::string(kPath) + ".damaged")) << "a torn last record is nothing to keep";
+}
+
+TEST(Journal, WhatLiesBehindDamageIsSavedBesideIt) {
+  FakeFiles files;
+  Replay replay;
+  const std::string saved = std::string(kPath) + ".damaged";
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Open(&files, &replay)->Append(Ids(i * 10, 10)).ok());
+  files.SetContents(saved, std::vector<uint8_t>(1000, 9));
+  const size_t at = 128 + 52;  // the second record
+  files.Flip(kPath, at + 9, 1);
+  const std::vector<uint8_t> before = files.Contents(kPath);
+  const auto list = Journal::List(files, "/kv/sessions").value();
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0].cut_bytes, 104u);
+  EXPECT_EQ(list[0].tokens, 10u);
+  auto journal = Open(&files, &replay);
+  EXPECT_EQ(replay.ids, Ids(0, 10));
+  EXPECT_TRUE(replay.damaged);
+  EXPECT_EQ(files.Contents(saved).size(), 1000u);
+  ASSERT_TRUE(journal->Append(Ids(50, 1)).ok());
+  EXPECT_EQ(files.Contents(saved), std::vector<uint8_t>(before.begin() + at, before.end()));
+  journal = nullptr;
+  Open(&files, &replay);
+  EXPECT_EQ(replay.cut_bytes, 0u);
+  EXPECT_EQ(replay.ids.size(), 11u);
+  EXPECT_TRUE(Journal::Remove(files, "/kv/sessions", "talk").ok());
+  EXPECT_TRUE(files.Paths().empty());
+}
+
+TEST(Journal, ARecordOfANewerKindIsRefused) {
+  FakeFiles files;
+  Replay replay;
+  ASSERT_TRUE(Open(&files, &replay)->Append(Ids(0, 3)).ok());
+  std::vector<uint8_t> bytes = files.Contents(kPath), record{77, 0, 0, 0, 0, 0, 0, 0};
+  const uint32_t crc = Crc32c(record.data(), record.size());
+  for (int i = 0; i < 4; ++i) record.push_back(static_cast<uint8_t>(crc >> (8 * i)));
+  bytes.insert(bytes.end(), record.begin(), record.end());
+  files.SetContents(kPath, bytes);
+  const Status status = Journal::Open("/kv/sessions", "talk", Options(&files), &replay).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("kind 77"), std::string::npos) << status.message();
+  EXPECT_EQ(files.Contents(kPath), bytes);
+  EXPECT_EQ(Journal::List(files, "/kv/sessions").value()[0].problem.code(), StatusCode::kUnsupported);
 }
 
 // ---- Faults. The states that a session goes through, one an operation of the journal; each is a list of ids.
@@ -363,7 +448,7 @@ TEST(JournalFaults, AFullDiskFailsTheOneCallAndLosesNothing) {
     Replay replay;
     auto opened = Journal::Open("/kv/sessions", "talk", Options(&files), &replay);
     if (!opened.ok()) {
-      EXPECT_EQ(opened.status().code(), StatusCode::kFull);
+      EXPECT_EQ(opened.status().code(), StatusCode::kNoSpace);
       opened = Journal::Open("/kv/sessions", "talk", Options(&files), &replay);
     }
     ASSERT_TRUE(opened.ok()) << fail << opened.status().message();
@@ -372,7 +457,7 @@ TEST(JournalFaults, AFullDiskFailsTheOneCallAndLosesNothing) {
       const Status status =
           i % 7 == 6 ? opened.value()->Rewind(ids.size() - 2) : opened.value()->Append(Ids(i * 10, 1 + i % 3));
       if (!status.ok()) {
-        EXPECT_EQ(status.code(), StatusCode::kFull);
+        EXPECT_EQ(status.code(), StatusCode::kNoSpace);
         continue;
       }
       if (i % 7 == 6)

@@ -134,7 +134,7 @@ TEST_P(Faults, FullDiskAtEveryOperation) {
           EXPECT_TRUE(Same(put.value(), MakePage(text)));
           if (text % 4 == 0 && budget == 0) held[text] = put.value();
         } else {
-          EXPECT_EQ(put.status().code(), StatusCode::kFull);
+          EXPECT_EQ(put.status().code(), StatusCode::kNoSpace);
         }
         for (const auto& [old, ref] : held) EXPECT_TRUE(Same(ref, MakePage(old)));
         for (int old = 0; old <= text; ++old) Holds(*store.value(), MakePage(old));
@@ -284,7 +284,7 @@ TEST(Random, AgainstAPlainMap) {
         case 1:
         case 2: {
           const auto ref = Put(store, MakePage(text));
-          ASSERT_TRUE(ref.ok() || ref.status().code() == StatusCode::kFull) << ref.status().message();
+          ASSERT_TRUE(ref.ok() || ref.status().code() == StatusCode::kNoSpace) << ref.status().message();
           if (!ref.ok()) break;
           ASSERT_TRUE(Same(ref.value(), MakePage(text)));
           put.insert(text);

@@ -91,7 +91,7 @@ TEST_P(Store, EvictsTheLongestUnusedAndNeverWhatIsHeld) {
     ASSERT_NE(ref, nullptr);
     held.push_back(ref);
   }
-  EXPECT_EQ(Put(*store, MakePage(11)).status().code(), StatusCode::kFull);
+  EXPECT_EQ(Put(*store, MakePage(11)).status().code(), StatusCode::kNoSpace);
   const StoreStats stats = store->stats();
   EXPECT_EQ(stats.slots, 4u);
   EXPECT_EQ(stats.slots_in_use, 4u);
@@ -308,7 +308,7 @@ TEST(FileStore, NoSlotIsGivenAwayWhileAnyReaderHoldsIt) {
   EXPECT_TRUE(Holds(*reader, MakePage(49)));
   std::vector<RefPtr> all;
   for (int text = 47; text < 50; ++text) all.push_back(reader->Find(MakePage(text).head).value());
-  EXPECT_EQ(Put(*writer, MakePage(60)).status().code(), StatusCode::kFull);
+  EXPECT_EQ(Put(*writer, MakePage(60)).status().code(), StatusCode::kNoSpace);
 }
 
 TEST(FileStore, AReaderThatKnewASlotChecksItAnew) {
