@@ -66,7 +66,7 @@ def summarize(lines: list[Row]) -> list[Row]:
     """One row for each model, context and format, by falling bits."""
     groups: dict[tuple[str, int, str, str], list[Row]] = defaultdict(list)
     for line in lines:
-        groups[(Path(line["model"]).stem, line["ctx"], line["kv"], line["base_kv"])].append(line)
+        groups[(Path(line["model"]).name.removesuffix(".gguf"), line["ctx"], line["kv"], line["base_kv"])].append(line)
     rows = []
     for (model, ctx, kv, base), parts in groups.items():
         positions = sum(part["positions"] for part in parts)
@@ -119,7 +119,7 @@ def table(rows: list[Row], recall: list[Row]) -> str:
         lines += ["", "| model | K/V | asked | right | f16 right | of these kept |", "|---|---|---|---|---|---|"]
         for row in recall:
             kept = "" if row["agreement"] is None else f"{100 * row['agreement']:.1f} %"
-            model = Path(row.get("model", "")).stem
+            model = Path(row.get("model", "")).name.removesuffix(".gguf")
             lines.append(f"| {model} | {row['kv']} | {row['asked']} | {row['right']} | {row['base_right']} | {kept} |")
     return "\n".join(lines)
 

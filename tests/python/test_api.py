@@ -453,7 +453,7 @@ def test_import_kv_takes_real_numbers(tiny: kvart.Model) -> None:
         ("{{ '\\ud800' }}", "what the chat template writes is not valid UTF-8"),
         ("{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}", "writes more than"),
         ("{{ messages[0].content * 10**12 }}", "result of [*] is too large"),
-        ("{{ 10 ** 10 ** 10 }}", "result of [*][*] is too large"),
+        ("{{ 10 ** 99999 }}", "result of [*][*] is too large"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
     ],
 )

@@ -25,7 +25,7 @@ def prepare_streams() -> None:
     for name, errors in (("stdin", "surrogateescape"), ("stdout", "replace"), ("stderr", "replace")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8", errors=errors))
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8", errors=errors))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)
 

@@ -200,7 +200,7 @@ TEST(Journal, RefusesOtherFiles) {
 }
 
 // All of the file but the number of the process that opened it last.
-std::vector<uint8_t> Kept(const FakeFiles& files) {
+std::vector<uint8_t> Kept(FakeFiles& files) {
   std::vector<uint8_t> bytes = files.Contents(kPath);
   std::fill_n(bytes.begin() + 116, 8, uint8_t{0});
   return bytes;
@@ -496,7 +496,8 @@ TEST(JournalFaults, CutOffAndFlippedAnywhere) {
     ASSERT_TRUE(journal.ok()) << size;
     EXPECT_TRUE(is_state(replay.ids));
     EXPECT_EQ(replay.open_page.has_value(), size == good.size());
-    EXPECT_EQ(files.Contents(kPath).size() + replay.cut_bytes, std::max<size_t>(size, 128));
+    EXPECT_EQ(files.Contents(kPath).size(), std::max<size_t>(size, 128)) << "nothing is cut before a write";
+    EXPECT_LE(replay.cut_bytes, size - std::min<size_t>(size, 128));
   }
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::vector<uint8_t> bad = good;
