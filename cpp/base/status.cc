@@ -15,8 +15,7 @@ const char* StatusCodeName(StatusCode code) {
     case StatusCode::kOutOfMemory: return "out_of_memory";
     case StatusCode::kIo: return "io";
     case StatusCode::kFull: return "full";
-    case StatusCode::kNoSpace:
-      return "no_space";
+    case StatusCode::kNoSpace: return "no_space";
     case StatusCode::kCancelled: return "cancelled";
     case StatusCode::kBusy: return "busy";
     case StatusCode::kInternal: return "internal";

@@ -39,11 +39,11 @@ struct SessionOptions {
   std::string v_format = "int4";
   int sinks = 4;  // first tokens that stay half precision where the rest becomes integers
   KvLayout layout = KvLayout::kPaged;
-  int64_t ctx = 0;     // most tokens the session may hold; 0: the length the model is trained for. Nothing is reserved.
-  bool cache = true;   // false: every step recomputes the whole text, to prove what the cache does
-  int chunk = 512;     // most tokens computed at once in prefill
+  int64_t ctx = 0;    // most tokens the session may hold; 0: the length the model is trained for. Nothing is reserved.
+  bool cache = true;  // false: every step recomputes the whole text, to prove what the cache does
+  int chunk = 512;    // most tokens computed at once in prefill
   bool in_memory = false;  // pages in memory only, although the model has a kv_dir; not together with a name
-  std::string name;    // a durable session of this name in the model's kv_dir; empty: gone with the process
+  std::string name;        // a durable session of this name in the model's kv_dir; empty: gone with the process
   int64_t window = 0;  // sliding window: beyond it only the sinks and the newest `window` tokens, in whole pages, stay;
                        // 0: off, a full ctx is an error
 };

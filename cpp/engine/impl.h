@@ -20,8 +20,8 @@
 
 namespace kvart {
 
-// A mutex that knows whether the calling thread holds it: user code that runs inside a call, a progress callback or what the garbage collector
-// frees meanwhile, must not wait for itself.
+// A mutex that knows whether the calling thread holds it: user code that runs inside a call, a progress callback or
+// what the garbage collector frees meanwhile, must not wait for itself.
 class OwnedMutex {
  public:
   void lock() {

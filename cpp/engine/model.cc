@@ -100,7 +100,9 @@ Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOp
   });
 }
 
-bool Model::Impl::InChild() const { return process != getpid(); }
+bool Model::Impl::InChild() const {
+  return process != getpid();
+}
 
 Status Model::Impl::CheckProcess() const {
   if (InChild()) {
@@ -108,7 +110,8 @@ Status Model::Impl::CheckProcess() const {
                   "this model was loaded before a fork(): its threads are not in this process; load it again here");
   }
   if (mutex.mine()) {
-    return Status(StatusCode::kBusy, "the model is in the middle of a call that this code runs inside of, as a progress callback does");
+    return Status(StatusCode::kBusy,
+                  "the model is in the middle of a call that this code runs inside of, as a progress callback does");
   }
   return Status::Ok();
 }

@@ -78,8 +78,8 @@ class PageStore {
   // The slot with this name, kind, predecessor and ids, or nullptr. Its checksum is verified at its first use; what
   // fails is a miss.
   virtual Result<std::shared_ptr<const SlotRef>> Find(const SlotHead& wanted) = 0;
-  // Keeps a page; the one that is there already, when there is one. kNoSpace when every slot within the budget is in use,
-  // or the disk is full.
+  // Keeps a page; the one that is there already, when there is one. kNoSpace when every slot within the budget is in
+  // use, or the disk is full.
   virtual Result<std::shared_ptr<const SlotRef>> Put(const SlotHead& head, std::span<const uint8_t> payload) = 0;
   // What was put survives a power cut. Reports what a sync in the background met, once.
   virtual Status Sync() = 0;
