@@ -52,8 +52,11 @@ Status Session::Impl::Resume() {
         ", v=" + replay.store.v_format + "; now k=" + wanted.store.k_format + ", v=" + wanted.store.v_format +
         "): the text is computed again from its token ids";
   } else if (replay.cut_bytes > 0) {
-    resumed.note = "the last " + std::to_string(replay.cut_bytes) +
-                   " bytes of the journal were not finished when its writer stopped: they are left out";
+    resumed.note =
+        "the last " + std::to_string(replay.cut_bytes) +
+        (replay.damaged
+             ? " bytes of the journal are damaged: they are left out, and saved beside it with the first change"
+             : " bytes of the journal were not finished when its writer stopped: they are left out");
   }
   return Status::Ok();
 }
