@@ -23,9 +23,7 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
   if (impl_ == nullptr) return;
-  if (!impl_->shared()
-           .CheckProcess()
-           .ok()) {  // in a child of fork(): the lock may never be free; the memory goes with the process
+  if (impl_->shared().InChild()) {  // the lock may never be free; the memory goes with the process
     (void)impl_.release();
     return;
   }

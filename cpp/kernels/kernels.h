@@ -79,9 +79,12 @@ constexpr int kMaxAttendRows = 8;  // query rows at a time that share what is lo
 // s[r][t] = q[r] · k[t] for t < tokens, in the order of operations of the key format:
 //   float:    fma over channels in order
 //   integers, a scale a channel, per group of tokens:
-//             u_c = q_c * scale_c; z = u as int8 (as in ActivationBlock, one scale `step` for all channels);
-//             base = fma(q_c, centre_c) in eight lanes (c % 8), LaneSum;  4 bits: s = fma(float(Σ z_c (2 n_c - 15)),
-//             0.5 * step, base) 8 bits: s = fma(float(Σ z_c n_c), step, base)
+//             u_c = q_c * scale_c; z = u as int8 (as in ActivationBlock, one scale `step` for all channels); what that
+//             leaves, fma(-z_c, step, u_c), as int8 again: z', step'. (The few wide channels of Qwen's keys set `step`;
+//             one term would be a fifth of the cache's whole error.)
+//             base = fma(q_c, centre_c) in eight lanes (c % 8), LaneSum
+//             4 bits: s = fma(float(Σ z'_c (2 n_c - 15)), 0.5 * step', fma(float(Σ z_c (2 n_c - 15)), 0.5 * step,
+//             base)) 8 bits: s = fma(float(Σ z'_c n_c), step', fma(float(Σ z_c n_c), step, base))
 //   integers, a scale a token, per group of channels in order: z, step, and base = sum of q_c in eight lanes are those
 //   of the group;
 //             s = fma(float(Σ …), 0.5 * step * (scale_t * norm_t), s), then s = fma(base, centre_t * norm_t, s); s

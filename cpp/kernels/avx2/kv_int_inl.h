@@ -53,6 +53,16 @@ inline void ToInt8(const float* x, int n, Int8Vector* out) {
   }
 }
 
+// x, the vector that v was made of → what v leaves of it: fma(-z, step, x). n: a multiple of 8.
+inline void TakeAway(const Int8Vector& v, int n, float* x) {
+  const __m256 step = _mm256_set1_ps(v.step);
+  for (int i = 0; i < n; i += 8) {
+    const __m128i z = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(v.z + i));
+    const __m256 taken = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(z));
+    _mm256_storeu_ps(x + i, _mm256_fnmadd_ps(taken, step, _mm256_loadu_ps(x + i)));
+  }
+}
+
 // dots[r], eight lanes: Σ z (2 n - 15) over the n elements of the sum; codes: n / 8 vectors.
 template <int R>
 __attribute__((always_inline)) inline void Dots4(const uint8_t* codes, int n, const Int8Vector* const* x,

@@ -48,8 +48,8 @@ struct Channels {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int bytes = a.head_dim * kBits;  // of eight tokens' codes
-      Int8Vector queries[R];
-      const Int8Vector* x[R];
+      Int8Vector queries[R], rests[R];
+      const Int8Vector *x[R], *y[R];
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         for (int r = 0; r < R; ++r) {
@@ -61,19 +61,30 @@ struct Channels {
             base = _mm256_fmadd_ps(q, LoadHalf8(centres + c), base);
           }
           ToInt8(u, a.head_dim, &queries[r]);
+          TakeAway(queries[r], a.head_dim, u);
+          ToInt8(u, a.head_dim, &rests[r]);
           queries[r].base = LaneSum(base);
           queries[r].step = unit * queries[r].step;
+          rests[r].step = unit * rests[r].step;
           x[r] = &queries[r];
+          y[r] = &rests[r];
         }
         const int end = std::min(a.tokens, (g + 1) * b.group());
         for (int t = g * b.group(); t < end; t += 8) {
+          const uint8_t* codes = a.k + static_cast<int64_t>(t / 8) * bytes;
           __m256i dots[R];
-          Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes, a.head_dim, x, dots);
+          Dots<kBits, R>(codes, a.head_dim, x, dots);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
             const __m256 s =
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(x[r]->step), _mm256_set1_ps(x[r]->base));
             _mm256_store_ps(a.s[r] + t, s);
+          }
+          Dots<kBits, R>(codes, a.head_dim, y, dots);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            const __m256 s = _mm256_load_ps(a.s[r] + t);
+            _mm256_store_ps(a.s[r] + t, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(y[r]->step), s));
           }
         }
       }

@@ -37,6 +37,17 @@ inline void ToInt8(const float* x, int n, Int8Vector* out) {
   out->sum = vaddvq_s32(sum);
 }
 
+// x, the vector that v was made of → what v leaves of it: fma(-z, step, x). n: a multiple of 8.
+inline void TakeAway(const Int8Vector& v, int n, float* x) {
+  const float32x4_t step = vdupq_n_f32(v.step);
+  for (int i = 0; i < n; i += 8) {
+    const int16x8_t z = vmovl_s8(vld1_s8(v.z + i));
+    const float32x4_t lo = vcvtq_f32_s32(vmovl_s16(vget_low_s16(z))), hi = vcvtq_f32_s32(vmovl_s16(vget_high_s16(z)));
+    vst1q_f32(x + i, vfmsq_f32(vld1q_f32(x + i), lo, step));
+    vst1q_f32(x + i + 4, vfmsq_f32(vld1q_f32(x + i + 4), hi, step));
+  }
+}
+
 // The codes of eight elements of the sum: element 4 i + j of lane 4 h + l is byte 4 l + j of w[2 * i + h].
 template <int kBits>
 inline void LoadCodes(const uint8_t* codes, int8x16_t* w) {

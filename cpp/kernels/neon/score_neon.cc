@@ -55,7 +55,7 @@ struct Channels {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int bytes = a.head_dim * kBits;  // of eight tokens' codes
-      Int8Vector x[R];
+      Int8Vector x[R], y[R];
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         for (int r = 0; r < R; ++r) {
@@ -67,17 +67,24 @@ struct Channels {
             base = {vfmaq_f32(base.lo, q.lo, centre.lo), vfmaq_f32(base.hi, q.hi, centre.hi)};
           }
           ToInt8(u, a.head_dim, &x[r]);
+          TakeAway(x[r], a.head_dim, u);
+          ToInt8(u, a.head_dim, &y[r]);
           x[r].base = LaneSum(base);
           x[r].step = unit * x[r].step;
+          y[r].step = unit * y[r].step;
         }
         const int end = std::min(a.tokens, (g + 1) * b.group());
         for (int t = g * b.group(); t < end; t += 8) {
-          F8 dots[R];
-          Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes, a.head_dim, x, dots);
+          const uint8_t* codes = a.k + static_cast<int64_t>(t / 8) * bytes;
+          F8 dots[R], rest[R];
+          Dots<kBits, R>(codes, a.head_dim, x, dots);
+          Dots<kBits, R>(codes, a.head_dim, y, rest);
           KVART_UNROLL
           for (int r = 0; r < R; ++r) {
             const float32x4_t base = vdupq_n_f32(x[r].base);
-            Store8(a.s[r] + t, {vfmaq_n_f32(base, dots[r].lo, x[r].step), vfmaq_n_f32(base, dots[r].hi, x[r].step)});
+            const float32x4_t lo = vfmaq_n_f32(base, dots[r].lo, x[r].step);
+            const float32x4_t hi = vfmaq_n_f32(base, dots[r].hi, x[r].step);
+            Store8(a.s[r] + t, {vfmaq_n_f32(lo, rest[r].lo, y[r].step), vfmaq_n_f32(hi, rest[r].hi, y[r].step)});
           }
         }
       }

@@ -40,7 +40,7 @@ void ScoreChannels(const ScoreArgs& a) {
   const KvBlock& b = *a.block;
   const float unit = b.format().code == KvCode::kInt4 ? 0.5f : 1.0f;
   float u[kMaxHeadDim];
-  int8_t z[kMaxHeadDim];
+  int8_t z[kMaxHeadDim], rest[kMaxHeadDim];
   for (int r = 0; r < a.n_rows; ++r) {
     for (int g = 0; g * b.group() < a.tokens; ++g) {
       float lanes[8] = {};
@@ -48,10 +48,13 @@ void ScoreChannels(const ScoreArgs& a) {
         u[c] = a.q[r][c] * ScaleOf(b, a.k, g, c);
         lanes[c % 8] = std::fma(a.q[r][c], CentreOf(b, a.k, g, c), lanes[c % 8]);
       }
-      const float base = LaneSum(lanes), step = unit * QuantizeVector(u, a.head_dim, z);
+      const float base = LaneSum(lanes), step = QuantizeVector(u, a.head_dim, z);
+      for (int c = 0; c < a.head_dim; ++c) u[c] = std::fma(-static_cast<float>(z[c]), step, u[c]);
+      const float rest_step = QuantizeVector(u, a.head_dim, rest);
       const int end = std::min(a.tokens, (g + 1) * b.group());
       for (int t = g * b.group(); t < end; ++t) {
-        a.s[r][t] = std::fma(static_cast<float>(CodeDot(a, z, t, 0, a.head_dim)), step, base);
+        const float s = std::fma(static_cast<float>(CodeDot(a, z, t, 0, a.head_dim)), unit * step, base);
+        a.s[r][t] = std::fma(static_cast<float>(CodeDot(a, rest, t, 0, a.head_dim)), unit * rest_step, s);
       }
     }
   }
