@@ -29,6 +29,9 @@ const KernelTable& ScalarTable() {
 
 std::vector<const KernelTable*> FindUsable() {
   std::vector<const KernelTable*> tables;
+#ifdef KVART_HAVE_AVX512
+  if (DetectCpu().avx512) tables.push_back(&Avx512Kernels());
+#endif
 #ifdef KVART_HAVE_AVX2
   if (DetectCpu().avx2) tables.push_back(&Avx2Kernels());
 #endif
@@ -58,32 +61,31 @@ Result<const KernelTable*> SelectKernels(std::string_view forced) {
                                                   ": not usable on this machine; usable are " + usable);
 }
 
-const MatmulKernel* FindMatmul(const KernelTable& table, DType type, Activations activations) {
-  if (IsFloat(type)) activations = Activations::kFloat;
-  for (const auto& kernels : {table.matmul, ScalarTable().matmul}) {
-    for (const MatmulKernel& kernel : kernels) {
-      if (kernel.type == type && kernel.activations == activations) return &kernel;
+// The first row that matches, in this table, in those it falls back to, or in the scalar one.
+template <class Row, class Matches>
+const Row* Find(const KernelTable& table, std::span<const Row> KernelTable::*rows, const Matches& matches) {
+  for (const KernelTable* t = &table; t != nullptr; t = t->fallback) {
+    for (const Row& row : t->*rows) {
+      if (matches(row)) return &row;
     }
   }
-  return nullptr;
+  return &table == &ScalarTable() ? nullptr : Find(ScalarTable(), rows, matches);
+}
+
+const MatmulKernel* FindMatmul(const KernelTable& table, DType type, Activations activations) {
+  if (IsFloat(type)) activations = Activations::kFloat;
+  return Find(table, &KernelTable::matmul,
+              [&](const MatmulKernel& k) { return k.type == type && k.activations == activations; });
 }
 
 const ScoreKernel* FindScore(const KernelTable& table, const KvFormat& format) {
-  for (const auto& kernels : {table.score, ScalarTable().score}) {
-    for (const ScoreKernel& kernel : kernels) {
-      if (kernel.code == format.code && (format.is_float() || kernel.axis == format.axis)) return &kernel;
-    }
-  }
-  return nullptr;
+  return Find(table, &KernelTable::score, [&](const ScoreKernel& k) {
+    return k.code == format.code && (format.is_float() || k.axis == format.axis);
+  });
 }
 
 const MixKernel* FindMix(const KernelTable& table, const KvFormat& format) {
-  for (const auto& kernels : {table.mix, ScalarTable().mix}) {
-    for (const MixKernel& kernel : kernels) {
-      if (kernel.code == format.code) return &kernel;
-    }
-  }
-  return nullptr;
+  return Find(table, &KernelTable::mix, [&](const MixKernel& k) { return k.code == format.code; });
 }
 
 }  // namespace kvart

@@ -136,8 +136,9 @@ struct MixKernel {
 };
 
 struct KernelTable {
-  const char* name;                      // "scalar", "avx2", "neon"
-  std::span<const MatmulKernel> matmul;  // in order of preference
+  const char* name;                       // "scalar", "avx2", "avx512", "neon"
+  const KernelTable* fallback = nullptr;  // where to look for a row that is not here; scalar's comes last
+  std::span<const MatmulKernel> matmul;   // in order of preference
   std::span<const ScoreKernel> score;
   void (*softmax)(const SoftmaxArgs&);
   std::span<const MixKernel> mix;

@@ -7,6 +7,7 @@
 namespace kvart {
 
 const KernelTable& Avx2Kernels();
+const KernelTable& Avx512Kernels();
 const KernelTable& NeonKernels();
 
 }  // namespace kvart

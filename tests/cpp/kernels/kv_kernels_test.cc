@@ -122,14 +122,15 @@ TEST(KvKernels, ScoresEqualTheScalarOnesAndAreRight) {
             size += s * s;
           }
         }
-        // What the int8 query costs: a scale a channel keeps it small, a scale a token lets the wild channels set its
-        // step.
+        // What the integer query costs: a scale a channel has two terms of it, a scale a token lets the wild channels
+        // set the step of its only one.
         const double most = format.is_float()                                      ? 1e-5
-                            : format.axis == KvAxis::kChannel && !format.symmetric ? 0.02
+                            : format.axis == KvAxis::kChannel && !format.symmetric ? 0.0005
                                                                                    : 0.25;
         EXPECT_LT(std::sqrt(error / size), most) << Find(UsableKernels().back()->score, format)->name;
         for (const KernelTable* table : UsableKernels()) {
           const ScoreKernel* kernel = Find(table->score, format);
+          if (kernel == nullptr && table->fallback != nullptr) continue;  // the row stands there
           ASSERT_NE(kernel, nullptr) << table->name;
           Weights got;
           args.s = got.p;

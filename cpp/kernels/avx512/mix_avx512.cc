@@ -1,0 +1,138 @@
+// Softmax over one page's scores, and the mix of its values: sixteen channels at a time, up to eight query rows share
+// every value that is loaded.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/avx512/kernels_avx512.h"
+#include "kernels/avx512/kv_int_inl.h"
+
+namespace kvart::avx512 {
+namespace {
+
+inline __m512 Load16(const float* p, __mmask16 lanes) {
+  return _mm512_maskz_loadu_ps(lanes, p);
+}
+inline __m512 Load16(const uint16_t* p, __mmask16 lanes) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, p));
+}
+
+template <class V>
+struct Float {
+  template <int R>
+  struct Rows {
+    static void Run(const MixArgs& a) {
+      const V* values = reinterpret_cast<const V*>(a.v);
+      int common = kMaxPageTokens;  // tokens that all rows see
+      for (int r = 0; r < R; ++r) common = std::min(common, a.visible[r]);
+      for (int d = 0; d < a.head_dim; d += 16) {
+        const __mmask16 lanes = Lanes(a.head_dim - d);
+        __m512 o[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) o[r] = _mm512_setzero_ps();
+        for (int t = 0; t < common; ++t) {
+          const __m512 v = Load16(values + static_cast<int64_t>(t) * a.head_dim + d, lanes);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) o[r] = _mm512_fmadd_ps(_mm512_set1_ps(a.p[r][t]), v, o[r]);
+        }
+        for (int r = 0; r < R; ++r) {
+          for (int t = common; t < a.visible[r]; ++t) {
+            const __m512 v = Load16(values + static_cast<int64_t>(t) * a.head_dim + d, lanes);
+            o[r] = _mm512_fmadd_ps(_mm512_set1_ps(a.p[r][t]), v, o[r]);
+          }
+          _mm512_mask_storeu_ps(a.o[r] + d, lanes, o[r]);
+        }
+      }
+    }
+  };
+};
+
+// A scale a token: folded into the weights once per group of channels.
+template <int kBits>
+struct Tokens {
+  template <int R>
+  struct Rows {
+    static void Run(const MixArgs& a) {
+      const KvBlock& b = *a.block;
+      const float unit = kBits == 4 ? 0.5f : 1.0f;
+      const int64_t bytes = int64_t{b.tokens()} * kBits;  // of eight channels' codes
+      Int8Vector weights[R];
+      const Int8Vector* x[R];
+      for (int g = 0; g < b.n_groups(); ++g) {
+        const uint16_t* scales =
+            reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
+        const uint16_t* centres = scales + b.tokens();
+        for (int r = 0; r < R; ++r) {
+          alignas(64) float w[kMaxPageTokens];
+          __m256 base = _mm256_setzero_ps();
+          for (int t = 0; t < b.tokens(); t += 8) {
+            const __m256 p = _mm256_load_ps(a.p[r] + t);
+            _mm256_store_ps(w + t, _mm256_mul_ps(p, LoadHalf8(scales + t)));
+            base = _mm256_fmadd_ps(p, LoadHalf8(centres + t), base);
+          }
+          ToInt8(w, b.tokens(), &weights[r]);
+          weights[r].base = LaneSum(base);
+          weights[r].step = unit * weights[r].step;
+          x[r] = &weights[r];
+        }
+        const int end = std::min(a.head_dim, (g + 1) * b.group());
+        for (int d = g * b.group(); d < end; d += 16) {
+          const bool two = d + 8 < end;
+          const uint8_t* low = a.v + d / 8 * bytes;
+          const uint8_t* high = two ? low + bytes : low;
+          __m512i dots[R];
+          Dots<kBits, R>(low, high, b.tokens(), x, dots);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            const __m512 o = _mm512_fmadd_ps(DotValue<kBits>(dots[r], *x[r]), _mm512_set1_ps(x[r]->step),
+                                             _mm512_set1_ps(x[r]->base));
+            _mm512_mask_storeu_ps(a.o[r] + d, Lanes(two ? 16 : 8), o);
+          }
+        }
+      }
+    }
+  };
+};
+
+}  // namespace
+
+void softmax_avx512(const SoftmaxArgs& a) {
+  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  for (int r = 0; r < a.n_rows; ++r) {
+    float* s = a.s[r];
+    const int visible = a.visible[r];
+    const auto seen = [&](int t) {  // lanes with a.first <= t < visible
+      const __mmask16 before =
+          a.first > t ? static_cast<__mmask16>(~Lanes(a.first - t)) : static_cast<__mmask16>(0xffff);
+      return static_cast<__mmask16>(Lanes(visible - t) & (a.first - t >= 16 ? 0 : before));
+    };
+    __m512 top = none;
+    for (int t = 0; t < visible; t += 16) top = _mm512_mask_max_ps(top, seen(t), _mm512_loadu_ps(s + t), top);
+    const float m = _mm512_reduce_max_ps(top);
+    __m256 sum = _mm256_setzero_ps();
+    int t = 0;
+    for (; t < visible; t += 16) {
+      const __m512 e = _mm512_maskz_mov_ps(seen(t), Exp2(_mm512_sub_ps(_mm512_loadu_ps(s + t), _mm512_set1_ps(m))));
+      _mm512_storeu_ps(s + t, e);
+      sum = _mm256_add_ps(sum, _mm512_castps512_ps256(e));  // eight lanes, as everywhere
+      sum = _mm256_add_ps(sum, _mm512_extractf32x8_ps(e, 1));
+    }
+    for (; t < kMaxPageTokens; t += 16) _mm512_storeu_ps(s + t, _mm512_setzero_ps());
+    a.m[r] = m;
+    a.l[r] = LaneSum(sum);
+  }
+}
+
+void mix_f32_avx512(const MixArgs& a) {
+  ByRows<Float<float>::Rows>(a.n_rows, a);
+}
+void mix_f16_avx512(const MixArgs& a) {
+  ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
+}
+void mix_int8_avx512(const MixArgs& a) {
+  ByRows<Tokens<8>::Rows>(a.n_rows, a);
+}
+void mix_int4_avx512(const MixArgs& a) {
+  ByRows<Tokens<4>::Rows>(a.n_rows, a);
+}
+
+}  // namespace kvart::avx512

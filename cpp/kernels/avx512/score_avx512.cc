@@ -1,0 +1,116 @@
+// Scores of one page's keys: sixteen tokens at a time, up to eight query rows share every key that is loaded.
+#include <algorithm>
+
+#include "kernels/avx512/kernels_avx512.h"
+#include "kernels/avx512/kv_int_inl.h"
+
+namespace kvart::avx512 {
+namespace {
+
+// Channel c of tokens t … t + 15 from two tiles of eight tokens; the last tile may be the only one.
+inline __m512 LoadTiles(const uint16_t* low, const uint16_t* high) {
+  const __m256i both =
+      _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
+                              _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
+  return _mm512_cvtph_ps(both);
+}
+inline __m512 LoadTiles(const float* low, const float* high) {
+  return _mm512_castsi512_ps(LoadPair(low, high));
+}
+
+template <class K>
+struct Float {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      const int64_t tile = int64_t{8} * a.head_dim;
+      for (int t = 0; t < a.tokens; t += 16) {
+        const bool two = t + 8 < a.tokens;
+        const K* low = reinterpret_cast<const K*>(a.k) + t / 8 * tile;
+        const K* high = two ? low + tile : low;
+        __m512 s[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) s[r] = _mm512_setzero_ps();
+#pragma GCC unroll 2
+        for (int c = 0; c < a.head_dim; ++c) {
+          const __m512 k = LoadTiles(low + c * 8, high + c * 8);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) s[r] = _mm512_fmadd_ps(_mm512_set1_ps(a.q[r][c]), k, s[r]);
+        }
+        for (int r = 0; r < R; ++r) _mm512_mask_storeu_ps(a.s[r] + t, Lanes(two ? 16 : 8), s[r]);
+      }
+    }
+  };
+};
+
+const uint16_t* Params(const KvBlock& b, const uint8_t* block, int group) {
+  return reinterpret_cast<const uint16_t*>(block + b.params()) + static_cast<int64_t>(group) * b.n_per_group() * 2;
+}
+
+// A scale a channel: folded into the query once per group of tokens. z and what it leaves are rows of one product.
+template <int kBits>
+struct Channels {
+  template <int R>
+  struct Rows {
+    static void Run(const ScoreArgs& a) {
+      const KvBlock& b = *a.block;
+      const float unit = kBits == 4 ? 0.5f : 1.0f;
+      const int64_t bytes = int64_t{a.head_dim} * kBits;  // of eight tokens' codes
+      Int8Vector queries[R], rests[R];
+      const Int8Vector *x[R], *y[R];
+      for (int g = 0; g * b.group() < a.tokens; ++g) {
+        const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        for (int r = 0; r < R; ++r) {
+          alignas(64) float u[kMaxAlong];
+          __m256 base = _mm256_setzero_ps();
+          for (int c = 0; c < a.head_dim; c += 8) {
+            const __m256 q = _mm256_loadu_ps(a.q[r] + c);
+            _mm256_store_ps(u + c, _mm256_mul_ps(q, LoadHalf8(scales + c)));
+            base = _mm256_fmadd_ps(q, LoadHalf8(centres + c), base);
+          }
+          ToInt8(u, a.head_dim, &queries[r]);
+          TakeAway(queries[r], a.head_dim, u);
+          ToInt8(u, a.head_dim, &rests[r]);
+          queries[r].base = LaneSum(base);
+          queries[r].step = unit * queries[r].step;
+          rests[r].step = unit * rests[r].step;
+          x[r] = &queries[r];
+          y[r] = &rests[r];
+        }
+        const int end = std::min(a.tokens, (g + 1) * b.group());
+        for (int t = g * b.group(); t < end; t += 16) {
+          const bool two = t + 8 < end;
+          const uint8_t* low = a.k + t / 8 * bytes;
+          const uint8_t* high = two ? low + bytes : low;
+          __m512i dots[R], rest[R];
+          Dots<kBits, R>(low, high, a.head_dim, x, dots);
+          Dots<kBits, R>(low, high, a.head_dim, y, rest);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            __m512 s = _mm512_fmadd_ps(DotValue<kBits>(dots[r], *x[r]), _mm512_set1_ps(x[r]->step),
+                                       _mm512_set1_ps(x[r]->base));
+            s = _mm512_fmadd_ps(DotValue<kBits>(rest[r], *y[r]), _mm512_set1_ps(y[r]->step), s);
+            _mm512_mask_storeu_ps(a.s[r] + t, Lanes(two ? 16 : 8), s);
+          }
+        }
+      }
+    }
+  };
+};
+
+}  // namespace
+
+void score_f32_avx512(const ScoreArgs& a) {
+  ByRows<Float<float>::Rows>(a.n_rows, a);
+}
+void score_f16_avx512(const ScoreArgs& a) {
+  ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
+}
+void score_int8_channel_avx512(const ScoreArgs& a) {
+  ByRows<Channels<8>::Rows>(a.n_rows, a);
+}
+void score_int4_channel_avx512(const ScoreArgs& a) {
+  ByRows<Channels<4>::Rows>(a.n_rows, a);
+}
+
+}  // namespace kvart::avx512
