@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/input_squares.h"
 #include "base/status.h"
 #include "gguf/gguf.h"
 #include "sampler/sampler.h"
@@ -21,13 +22,15 @@ namespace kvart {
 using Progress = std::function<bool(double done)>;
 
 struct LoadOptions {
-  int n_threads = 0;            // 0: as many as there are usable cores
+  int n_threads = 0;            // 0: chosen by what the machine has, see PlanThreads in base/cpu.h
+  std::vector<int> cpus;        // keep the threads, and callers while they compute, on these CPUs; empty: chosen too
   std::string backend = "cpu";  // "cpu", "cuda", "vulkan"
   bool float_activations =
       false;           // float32 activations in the matrix products instead of int8 ones: slow, the reference
   std::string kv_dir;  // where pages and sessions outlive the process; empty: they are in memory only
   uint64_t kv_budget_bytes =
       0;  // most bytes of sealed pages for each cache format; 0: half of the memory, or no limit in a kv_dir
+  bool record_inputs = false;  // keeps Model::input_squares(), from which importances of weights come: costs time
   Progress progress;
 };
 
@@ -46,6 +49,8 @@ struct SessionOptions {
   std::string name;        // a durable session of this name in the model's kv_dir; empty: gone with the process
   int64_t window = 0;  // sliding window: beyond it only the sinks and the newest `window` tokens, in whole pages, stay;
                        // 0: off, a full ctx is an error
+  int64_t draft = 0;   // most tokens to guess ahead, from what followed the last few where they stood before, and to
+                       // compute in one pass; the text is the same as without
 };
 
 // What opening a durable session found.
@@ -73,25 +78,27 @@ struct ModelInfo {
   std::string kernels;                  // "scalar", "avx2", …: the kernel class in use
   std::string backend;
   int n_threads = 0;
+  int n_running = 0;  // of the threads, what the machine can run at once; the others sleep
 };
 
 // Sums over the life of a model or of a session.
 struct Stats {
   uint64_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  uint64_t computed_positions = 0;             // positions whose K/V were computed
-  uint64_t recomputed_positions = 0;           // of these, positions that had been computed before
-  uint64_t reused_positions = 0;               // positions whose pages were found in the store
-  uint64_t kv_bytes = 0;                       // K/V memory held now
-  uint64_t kv_used_bytes = 0;                  // of it, bytes of tokens that are there
-  uint64_t kv_budget_bytes = 0;                // of a model: most bytes of sealed pages; 0: no limit
-  uint64_t store_lookups = 0, store_hits = 0;  // pages looked for in the store, and found
-  uint64_t pool_requests = 0, pool_hits = 0;   // slots wanted for pages, and how many came from the pool
-  uint64_t evictions = 0, damaged_pages = 0;   // pages given away for room; pages whose checksum failed
-  bool store_writable = true;                  // false: another process writes to the store; our new pages are private
-  double bits_per_value = 0;  // of a session's sealed pages, headers and padding counted; of its floats otherwise
-  double load_seconds = 0;    // of a model
-  uint64_t logits_hash = 0;   // over every sampled step: equal runs have equal hashes
+  uint64_t computed_positions = 0;                   // positions whose K/V were computed
+  uint64_t recomputed_positions = 0;                 // of these, positions that had been computed before
+  uint64_t reused_positions = 0;                     // positions whose pages were found in the store
+  uint64_t drafted_tokens = 0, accepted_tokens = 0;  // tokens guessed ahead, and of them those that were then drawn
+  uint64_t kv_bytes = 0;                             // K/V memory held now
+  uint64_t kv_used_bytes = 0;                        // of it, bytes of tokens that are there
+  uint64_t kv_budget_bytes = 0;                      // of a model: most bytes of sealed pages; 0: no limit
+  uint64_t store_lookups = 0, store_hits = 0;        // pages looked for in the store, and found
+  uint64_t pool_requests = 0, pool_hits = 0;         // slots wanted for pages, and how many came from the pool
+  uint64_t evictions = 0, damaged_pages = 0;         // pages given away for room; pages whose checksum failed
+  bool store_writable = true;  // false: another process writes to the store; our new pages are private
+  double bits_per_value = 0;   // of a session's sealed pages, headers and padding counted; of its floats otherwise
+  double load_seconds = 0;     // of a model
+  uint64_t logits_hash = 0;    // over every sampled step: equal runs have equal hashes
 };
 
 class Session;
@@ -118,6 +125,9 @@ class Model : public std::enable_shared_from_this<Model> {
   Status Logits(std::span<const int32_t> ids, const SessionOptions& options, float* out, const Progress& progress);
 
   Stats stats() const;
+
+  // What each weight matrix has been multiplied with so far; empty unless LoadOptions::record_inputs was set.
+  std::vector<InputSquares> input_squares() const;
 
   struct Impl;
   Impl& impl() { return *impl_; }

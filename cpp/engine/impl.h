@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpu.h"
 #include "engine/engine.h"
 #include "engine/fingerprint.h"
 #include "kvcache/journal.h"
@@ -87,7 +88,11 @@ struct Session::Impl {
   std::unique_ptr<KvSequence> kv;  // K/V of the first kv->size() tokens; less than a page short of tokens between calls
   std::vector<float> logits;       // (n_vocab) after the last token, when logits_valid
   bool logits_valid = false;
-  int64_t computed_high = 0;  // positions below this have been computed at some time
+  std::vector<int32_t> draft;       // guessed tokens whose K/V lie behind those of tokens; see session_draft.cc
+  size_t draft_taken = 0;           // of these, how many were drawn
+  int64_t draft_length = 0;         // most to guess next time: as many as have come true lately
+  std::vector<float> draft_logits;  // (1 + draft.size(), n_vocab)
+  int64_t computed_high = 0;        // positions below this have been computed at some time
   Stats stats;
   std::unique_ptr<Journal> journal;  // of a durable session
   Resumed resumed;
@@ -98,6 +103,9 @@ struct Session::Impl {
   Status Resume();
   Status Compute(const Progress& progress, float* all_logits);
   Status ComputeLast();
+  Status ComputeLastAndDraft();
+  Status TakeFromDraft();
+  Status DropDraft();
   Result<std::unique_ptr<KvSequence>> NewSequence();
   StoreIdentity Identity(const Digest& fingerprint) const;
 };

@@ -59,6 +59,12 @@ Stats Model::stats() const {
   return stats;
 }
 
+std::vector<InputSquares> Model::input_squares() const {
+  if (impl_->InChild()) return {};
+  const auto lock = impl_->LockToLook();
+  return impl_->decoder->backend().input_squares();
+}
+
 Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOptions& options) {
   return Guarded([&]() -> Result<std::shared_ptr<Model>> {
     const Stopwatch watch;
@@ -70,7 +76,9 @@ Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOp
     KVART_ASSIGN_OR_RETURN(impl.file, GgufFile::Open(path));
     KVART_ASSIGN_OR_RETURN(impl.tokenizer, Tokenizer::FromGguf(*impl.file));
     KVART_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                           NewBackend(options.backend, {options.n_threads, options.float_activations}));
+                           NewBackend(options.backend, {options.n_threads, options.float_activations, options.cpus,
+                                                        options.record_inputs}));
+    const AffinityScope scope(backend->caller_cpus());
     KVART_ASSIGN_OR_RETURN(impl.decoder, Decoder::Load(*impl.file, std::move(backend), options.progress));
     const ModelConfig& config = impl.decoder->config();
     KVART_RETURN_IF_ERROR(CheckVocabulary(*impl.file, *impl.tokenizer, config));
@@ -95,6 +103,7 @@ Result<std::shared_ptr<Model>> Model::Load(const std::string& path, const LoadOp
     info.kernels = impl.decoder->backend().kernels();
     info.backend = impl.decoder->backend().name();
     info.n_threads = impl.decoder->backend().n_threads();
+    info.n_running = impl.decoder->backend().n_running();
     impl.stats.load_seconds = watch.seconds();
     return model;
   });

@@ -44,6 +44,7 @@ Result<std::unique_ptr<KvSequence>> Session::Impl::NewSequence() {
 // that are there stay.
 Status Session::Impl::Compute(const Progress& progress, float* all_logits) {
   Model::Impl& m = shared();
+  const AffinityScope scope(m.decoder->backend().caller_cpus());
   if (!options.cache) KVART_RETURN_IF_ERROR(kv->Rewind(0));  // the way to prove the cache: do without
   // Pages that are known already need no computing; the last token's logits always do.
   if (options.cache && all_logits == nullptr) {
@@ -115,6 +116,7 @@ Status Session::AppendLogits(std::span<const int32_t> ids, float* out, const Pro
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     for (const int32_t id : ids) {
       if (id >= 0 && id < s.shared().info.n_vocab) continue;
       return Errorf(StatusCode::kInvalidArgument, "token id %d is out of range; the vocabulary has 0 … %d", id,
@@ -151,12 +153,12 @@ Result<int32_t> Session::Next(Sampler& sampler) {
     if (static_cast<int64_t>(s.tokens.size()) >= s.ctx) {
       return Errorf(StatusCode::kFull, "the context is full: it holds %lld tokens", static_cast<long long>(s.ctx));
     }
-    KVART_RETURN_IF_ERROR(s.ComputeLast());
+    KVART_RETURN_IF_ERROR(s.ComputeLastAndDraft());
     const int32_t id = sampler.Sample(s.logits, s.tokens);
     if (s.journal != nullptr) KVART_RETURN_IF_ERROR(s.journal->Append({&id, 1}));  // before anybody sees it
     s.stats.logits_hash = HashLogits(s.stats.logits_hash, s.logits);
     s.tokens.push_back(id);
-    s.logits_valid = false;
+    KVART_RETURN_IF_ERROR(s.TakeFromDraft());
     return id;
   });
 }
@@ -177,6 +179,7 @@ Status Session::Rewind(int64_t n_tokens) {
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     const int64_t size = static_cast<int64_t>(s.tokens.size());
     if (n_tokens < 0 || n_tokens > size) {
       return Errorf(StatusCode::kInvalidArgument, "cannot rewind to %lld tokens; the session has %lld",
@@ -197,6 +200,8 @@ Result<std::unique_ptr<Session>> Session::Fork() {
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     auto fork = std::make_unique<Impl>();
     const std::lock_guard lock(s.shared().mutex);
+    KVART_RETURN_IF_ERROR(s.DropDraft());
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     fork->model = s.model;
     fork->options = s.options;
     fork->options.name.clear();  // the name stays with the original

@@ -67,6 +67,7 @@ Status Session::Close() {
     KVART_RETURN_IF_ERROR(s.shared().CheckProcess());
     const std::lock_guard lock(s.shared().mutex);
     if (s.closed) return Status::Ok();
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     Status status;
     if (s.journal != nullptr && s.geometry.seals()) {
       if (s.kv->size() < static_cast<int64_t>(s.tokens.size()) && !s.tokens.empty()) status = s.ComputeLast();
@@ -95,6 +96,7 @@ Status Session::ImportKv(std::span<const int32_t> ids, std::span<const std::vect
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     const KvGeometry& g = s.geometry;
     if (g.seals()) {
       return Status(StatusCode::kUnsupported,
@@ -162,6 +164,7 @@ Status Session::ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     const KvGeometry& g = s.geometry;
     if (layer < 0 || layer >= g.n_layers) {
       return Errorf(StatusCode::kInvalidArgument, "layer %d is out of range; the model has 0 … %d", layer,
@@ -183,6 +186,7 @@ Status Session::ReadKv(int layer, std::vector<float>* k, std::vector<float>* v) 
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     const KvGeometry& g = s.geometry;
     if (layer < 0 || layer >= g.n_layers) {
       return Errorf(StatusCode::kInvalidArgument, "layer %d is out of range; the model has 0 … %d", layer,

@@ -171,6 +171,7 @@ Status Session::Save(const std::string& path) {
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
     const std::lock_guard lock(s.shared().mutex);
+    KVART_RETURN_IF_ERROR(s.DropDraft());
     if (s.kv->size() < static_cast<int64_t>(s.tokens.size())) KVART_RETURN_IF_ERROR(s.ComputeLast());
     KVART_ASSIGN_OR_RETURN(const Digest weights, s.shared().WeightsHash());
     KvPieces pieces;

@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace kvart {
+namespace {
+
+void Prefetch(const uint8_t* p, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
+
+}  // namespace
 
 void AttendPage(const KernelTable& table, const PageKernels& kernels, const AttendPageArgs& a) {
   alignas(64) float s[kMaxAttendRows][kMaxPageTokens];
@@ -28,6 +35,7 @@ void AttendPage(const KernelTable& table, const PageKernels& kernels, const Atte
     score.n_rows = n;
     score.q = q;
     score.s = s;
+    if (begin == 0) Prefetch(a.next_k, a.next_k_bytes);
     kernels.score->run(score);
     SoftmaxArgs softmax;
     softmax.first = a.first;
@@ -45,6 +53,7 @@ void AttendPage(const KernelTable& table, const PageKernels& kernels, const Atte
     mix.visible = visible;
     mix.p = s;
     mix.o = o;
+    if (begin == 0) Prefetch(a.next_v, a.next_v_bytes);
     kernels.mix->run(mix);
   }
 }

@@ -36,13 +36,17 @@ class Resumed:
 class Model:
     """A model in memory: a name of the manifest that has been pulled, or the path of a GGUF file.
 
-    threads: 0 takes as many as there are cores. activations: "int8", or "f32", the slow reference. progress is called
-    with the part done, 0 … 1; what it raises cancels the load. Any number of threads may use one model: they wait for
-    each other. It can't be used in a forked child.
+    threads: 0 takes one for each physical core that is worth having: big ones, of one NUMA node, within the affinity
+    mask and a cgroup's quota. More than the machine can run at once do no harm: they sleep. cpus: keep the threads, and
+    a caller while it computes, on these CPUs: a list, or a str such as "0-3,6"; one thread on each unless threads says
+    otherwise. activations: "int8", or "f32", the slow reference. progress is called with the part done, 0 … 1; what it
+    raises cancels the load. Any number of threads may use one model: they wait for each other. It can't be used in a
+    forked child.
 
     kv_dir: a directory for the K/V pages of all sessions, found again by later processes. Without it they are in
     memory, but for sessions with a name: those are in $KVART_KV_DIR, or in kvart's cache directory. kv_budget: most
     bytes of pages for each cache format; 0 takes half of the memory, and sets no limit in a directory.
+    record_inputs: keep input_squares(), which makes computing slower.
     """
 
     def __init__(
@@ -50,20 +54,24 @@ class Model:
         name_or_path: str | os.PathLike[str],
         *,
         threads: int = 0,
+        cpus: str | Iterable[int] | None = None,
         activations: str = "int8",
         backend: str = "cpu",
         kv_dir: str | os.PathLike[str] | None = None,
         kv_budget: int = 0,
+        record_inputs: bool = False,
         progress: Progress | None = None,
     ) -> None:
         self.kv_dir = None if kv_dir is None else check_path(kv_dir, "kv_dir")
         self._core = _core.Model(
             manifest.resolve(name_or_path),
-            n_threads=options.integer("threads", threads, 0, 256),
+            n_threads=options.integer("threads", threads, 0, options.MAX_THREADS),
+            cpus=options.cpu_list(cpus),
             backend=options.choice("backend", backend, options.BACKENDS),
             float_activations=options.choice("activations", activations, options.ACTIVATIONS) == "f32",
             kv_dir=self.kv_dir or str(manifest.kv_dir()),
             kv_budget_bytes=options.integer("kv_budget", kv_budget, 0, 2**62),
+            record_inputs=record_inputs,
             progress=progress,
         )
         self.name = os.fspath(name_or_path)
@@ -83,6 +91,14 @@ class Model:
         self._check_process()
         return with_rates(self._core.stats())
 
+    def input_squares(self) -> dict[str, tuple[npt.NDArray[np.float64], int]]:
+        """For every weight matrix what it was multiplied with so far: sums of squares (columns,), of how many inputs.
+
+        Empty unless the model was loaded with record_inputs. What was found in the cache was not computed.
+        """
+        self._check_process()
+        return self._core.input_squares()
+
     @property
     def chat_format(self) -> Chat:
         """Turns messages into text and ids, by the file's chat template or the built-in one."""
@@ -101,13 +117,15 @@ class Model:
         ctx: int = 0,
         cache: bool = True,
         chunk: int = 512,
+        draft: int = 0,
     ) -> Session:
         """A session: with a name the durable one of that name, as it was left; else an empty one.
 
         kv: format of the cache, such as "int4", "f16" or "k=int8,v=int4". sinks: first tokens that stay half precision
         where the rest becomes integers. window: beyond it only the sinks and the newest tokens stay, in whole pages; 0
         is off, and a full context is an error. ctx: most tokens it may hold, 0 for the trained length; nothing is
-        reserved.
+        reserved. draft: most tokens to guess ahead, from what followed the last few where they stood before; all are
+        computed at once and the text stays the same, faster where it repeats itself.
         """
         given = options.session_options(
             name=name,
@@ -118,6 +136,7 @@ class Model:
             ctx=ctx,
             cache=cache,
             chunk=chunk,
+            draft=draft,
             in_memory=self.kv_dir is None and name is None,
         )
         self._check_process()

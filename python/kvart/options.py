@@ -6,6 +6,7 @@ import difflib
 import math
 import operator
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ _SAMPLING_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "pres
 _SAMPLING_INTS = ("top_k", "penalty_window")
 SAMPLING = (*_SAMPLING_FLOATS, *_SAMPLING_INTS, "logit_bias", "seed")
 _INT32_MAX = 2**31 - 1
+MAX_THREADS = 256
+_MAX_CPU = 8191
 
 
 def choice(name: str, value: object, allowed: Collection[str]) -> str:
@@ -54,6 +57,27 @@ def token_ids(ids: Iterable[object]) -> list[int]:
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise InvalidArgument(f"expected a list of token ids, got {type(ids).__name__}")
     return [integer(f"token id at index {index}", id, 0) for index, id in enumerate(ids)]
+
+
+def cpu_list(cpus: str | Iterable[object] | None) -> list[int]:
+    """Numbers of CPUs of "0-3,6" or of a list; None is none. Whether they are there and allowed, the core checks."""
+    if cpus is None:
+        return []
+    if isinstance(cpus, str):
+        numbers: list[int] = []
+        for part in check_text(cpus, "cpus").split(","):
+            match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+            if not first <= last <= _MAX_CPU:
+                raise InvalidArgument(f"cpus: expected numbers and ranges such as 0-3,6, found {cpus!r}")
+            numbers += range(first, last + 1)
+        return numbers
+    if isinstance(cpus, bytes) or not isinstance(cpus, Iterable):
+        raise InvalidArgument(f"cpus: expected a str such as '0-3,6' or a list of numbers, found {cpus!r}")
+    numbers = [integer("cpus", cpu, 0, _MAX_CPU) for cpu in cpus]
+    if not numbers:
+        raise InvalidArgument("cpus: expected at least one CPU, found none; leave it out to let the threads run anywhere")
+    return numbers
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -112,6 +136,7 @@ def session_options(
     cache: bool = True,
     chunk: int = 512,
     in_memory: bool = False,
+    draft: int = 0,
 ) -> _core.SessionOptions:
     k_format, v_format = parse_kv(kv)
     return _core.SessionOptions(
@@ -125,6 +150,7 @@ def session_options(
         name="" if name is None else session_name(name),
         window=integer("window", window, 0, 2**62),
         in_memory=in_memory,
+        draft=integer("draft", draft, 0, 64),
     )
 
 

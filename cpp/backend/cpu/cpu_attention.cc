@@ -58,7 +58,18 @@ void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView
   AttendPage(table, run.sealed ? kernels.sealed : kernels.open, args);
 }
 
+// Has the run's K/V of a head fetched while another run is read.
+void FetchNext(const RunKernels& kernels, const KvView::Run& run, int64_t kv_head, AttendPageArgs* args) {
+  if (!run.sealed) return;  // open ones are the newest: few, and just written
+  const Address stride = static_cast<Address>(kv_head * run.head_stride);
+  args->next_k = HostPointer<uint8_t>(run.k + stride);
+  args->next_v = HostPointer<uint8_t>(run.v + stride);
+  args->next_k_bytes = kernels.layout.keys().bytes();
+  args->next_v_bytes = kernels.layout.values().bytes();
+}
+
 constexpr int64_t kBlockTokens = 16;  // query tokens a task in prefill
+constexpr int64_t kFewTokens = 16;    // up to so many, tasks are runs and not blocks of tokens
 
 // out[token][head] = O / L for the heads of one KV head.
 void WriteOut(const float* l, const float* o, int64_t n_tokens, int group, int head_dim, int64_t out_stride,
@@ -159,14 +170,14 @@ void CpuBackend::AttendBlock(const AttentionShape& shape, const KvSpan& span, in
   WriteOut(s.run_l, s.run_o, count, group, shape.head_dim, row_stride, out + offset);
 }
 
-// Decode: one token; runs are shared out over the threads, and their shares joined in order.
+// Few tokens, as in decode: runs are shared out over the threads, and their shares joined in order.
 void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, const float* q, float* out) {
   const RunKernels kernels(kernels_, span.view.geometry);
   const std::vector<KvView::Run>& runs = span.view.runs;
   const int group = shape.n_heads / shape.n_kv_heads, head_dim = shape.head_dim;
   const int64_t n_runs = static_cast<int64_t>(runs.size());
   const int64_t row_stride = static_cast<int64_t>(shape.n_heads) * head_dim;
-  const int64_t share = group * (2 + head_dim);  // floats of one run of one head: m, l, o
+  const int64_t rows = span.n * group, share = rows * (2 + head_dim);  // floats of one run of one head: m, l, o
   partial_.resize(static_cast<size_t>(n_runs * shape.n_kv_heads * share));
 
   constexpr int64_t kRunsPerTask = 4;
@@ -175,26 +186,31 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
     const int64_t head = task / tasks_per_head, begin = task % tasks_per_head * kRunsPerTask;
     for (int64_t i = begin; i < std::min(n_runs, begin + kRunsPerTask); ++i) {
       const KvView::Run& run = runs[static_cast<size_t>(i)];
-      const int32_t visible = static_cast<int32_t>(std::min<int64_t>(span.pos + 1 - run.pos, run.n));
+      int32_t visible[kFewTokens];
+      for (int64_t t = 0; t < span.n; ++t) {
+        visible[t] = static_cast<int32_t>(std::clamp<int64_t>(span.pos + t + 1 - run.pos, 0, run.n));
+      }
       AttendPageArgs args;
       args.head_dim = head_dim;
-      args.n_tokens = 1;
+      args.n_tokens = span.n;
       args.group = group;
       args.q = q + span.first_row * row_stride + head * group * head_dim;
-      args.visible = &visible;
+      args.q_stride = row_stride;
+      args.visible = visible;
       args.m = partial_.data() + (head * n_runs + i) * share;
-      args.l = args.m + group;
-      args.o = args.m + 2 * group;
+      args.l = args.m + rows;
+      args.o = args.m + 2 * rows;
+      if (i + 1 < n_runs) FetchNext(kernels, runs[static_cast<size_t>(i + 1)], head, &args);
       AttendRun(kernels_, kernels, run, head, turned_.data() + (args.q - q), args);
     }
   });
   for (int h = 0; h < shape.n_kv_heads; ++h) {
-    const Shares s(reinterpret_cast<float*>(Scratch(0)), group, head_dim);
+    const Shares s(reinterpret_cast<float*>(Scratch(0)), rows, head_dim);
     for (int64_t i = 0; i < n_runs; ++i) {
       const float* m = partial_.data() + (h * n_runs + i) * share;
-      kernels_.attend_merge({group, head_dim, m, m + group, m + 2 * group, s.run_m, s.run_l, s.run_o});
+      kernels_.attend_merge({rows, head_dim, m, m + rows, m + 2 * rows, s.run_m, s.run_l, s.run_o});
     }
-    WriteOut(s.run_l, s.run_o, 1, group, head_dim, row_stride,
+    WriteOut(s.run_l, s.run_o, span.n, group, head_dim, row_stride,
              out + span.first_row * row_stride + static_cast<int64_t>(h) * group * head_dim);
   }
 }
@@ -219,7 +235,7 @@ Status CpuBackend::Attend(const AttentionShape& shape, Address q, std::span<cons
   KVART_RETURN_IF_ERROR(ReserveScratch(Shares::Floats(kBlockTokens * group, shape.head_dim) * sizeof(float)));
   for (const KvSpan& span : spans) {
     if (span.view.dropped > 0) TurnQueries(shape, span, HostPointer<float>(q));
-    if (span.n == 1) {
+    if (span.n <= kFewTokens) {
       AttendByRuns(shape, span, HostPointer<float>(q), HostPointer<float>(out));
       continue;
     }

@@ -17,8 +17,8 @@ inline __m512i LoadPair(const void* low, const void* high) {
   const __m256i first = _mm256_loadu_si256(static_cast<const __m256i*>(low));
   return _mm512_inserti64x4(_mm512_castsi256_si512(first), _mm256_loadu_si256(static_cast<const __m256i*>(high)), 1);
 }
-inline __m512 LoadHalf16(const void* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+inline __m512 LoadHalf16(const void* p, __mmask16 lanes) {  // zeros elsewhere
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, p));
 }
 inline __m256 LoadHalf8(const void* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));

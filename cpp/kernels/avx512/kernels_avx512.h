@@ -2,24 +2,13 @@
 #pragma once
 
 #include "kernels/kernels.h"
+#include "kernels/tables.h"
 
 namespace kvart::avx512 {
 
-// Eight rows interleaved (Packing::kX8).
-void matmul_q5_0_i8_avx512(const MatmulArgs& args);
-void matmul_q8_0_i8_avx512(const MatmulArgs& args);
-void matmul_q4_k_i8_avx512(const MatmulArgs& args);
-void matmul_q6_k_i8_avx512(const MatmulArgs& args);
-
-// Rows as in the file (Packing::kRows).
-void matmul_q4_0_i8_avx512(const MatmulArgs& args);
-void matmul_q4_1_i8_avx512(const MatmulArgs& args);
-void matmul_q5_1_i8_avx512(const MatmulArgs& args);
-void matmul_q2_k_i8_avx512(const MatmulArgs& args);
-void matmul_q3_k_i8_avx512(const MatmulArgs& args);
-void matmul_q5_k_i8_avx512(const MatmulArgs& args);
-void matmul_iq4_nl_i8_avx512(const MatmulArgs& args);
-void matmul_iq4_xs_i8_avx512(const MatmulArgs& args);
+#define KVART_DECLARE(name, type) void matmul_##name##_i8_avx512(const MatmulArgs& args);
+KVART_CODED_TYPES(KVART_DECLARE)
+#undef KVART_DECLARE
 
 void score_f32_avx512(const ScoreArgs& args);
 void score_f16_avx512(const ScoreArgs& args);

@@ -8,55 +8,73 @@ namespace kvart::avx512 {
 
 constexpr int kMaxAlong = 1024;  // channels of a head, or tokens of a page
 
-// One float vector as int8.
-struct Int8Vector {
-  alignas(64) int8_t z[kMaxAlong + 16];  // room for the last load of 16
-  int32_t sum;                           // of z
-  float step;                            // value of z = 1
-  float base;                            // what the centres add
-};
-
 inline __mmask16 Lanes(int n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1);
 }
 
-// x: (n), n a multiple of 8. Fills z, sum and step.
-inline void ToInt8(const float* x, int n, Int8Vector* out) {
-  __m512 top = _mm512_setzero_ps();
-  for (int i = 0; i < n; i += 16) {
-    top = _mm512_max_ps(_mm512_abs_ps(_mm512_maskz_loadu_ps(Lanes(n - i), x + i)), top);  // NaN: top, the second, stays
-  }
-  const float max = _mm512_reduce_max_ps(top);
-  out->step = max / 127.0f;
-  const __m512 inverse = _mm512_set1_ps(max > 0 ? 127.0f / max : 0.0f);
-  __m512i sum = _mm512_setzero_si512();
-  for (int i = 0; i < n; i += 16) {
-    const __m512 s = _mm512_mul_ps(_mm512_maskz_loadu_ps(Lanes(n - i), x + i), inverse);
-    const __m512 cut = _mm512_min_ps(_mm512_max_ps(s, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f));
-    const __m512i q = _mm512_maskz_cvtps_epi32(Lanes(n - i), cut);
-    sum = _mm512_add_epi32(sum, q);
-    _mm512_mask_cvtepi32_storeu_epi8(out->z + i, Lanes(n - i), q);
-  }
-  out->sum = _mm512_reduce_add_epi32(sum);
-}
+// Float vectors as int8, eight elements of each row in turn, as Dots reads them.
+template <int kRows>
+struct Int8Rows {
+  alignas(64) int8_t z[kMaxAlong / 8][kRows][8];
+  int32_t sum[kRows];  // of z
+  float step[kRows];   // value of z = 1
+  float base[kRows];   // what the centres add
+};
 
-// x, the vector that v was made of → what v leaves of it: fma(-z, step, x). n: a multiple of 8.
-inline void TakeAway(const Int8Vector& v, int n, float* x) {
-  const __m512 step = _mm512_set1_ps(v.step);
-  for (int i = 0; i < n; i += 16) {
-    const __m128i z = _mm_loadu_si128(reinterpret_cast<const __m128i*>(v.z + i));
-    const __m512 taken = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(z)), from = _mm512_maskz_loadu_ps(Lanes(n - i), x + i);
-    _mm512_mask_storeu_ps(x + i, Lanes(n - i), _mm512_fnmadd_ps(taken, step, from));
+// The float vectors: sixteen elements of each row in turn, and their largest magnitudes by lanes.
+template <int R, int kAlong>
+struct FloatRows {
+  alignas(64) float u[kAlong / 16][R][16];
+  __m512 top[R];
+  FloatRows() {
+    for (int r = 0; r < R; ++r) top[r] = _mm512_setzero_ps();
   }
-}
+  void Put(int i, int r, __m512 v) {  // element i of row r and the fifteen behind
+    _mm512_store_ps(u[i / 16][r], v);
+    top[r] = _mm512_max_ps(_mm512_abs_ps(v), top[r]);  // NaN: top, the second, stays
+  }
+};
 
-// acc[r] += Σ z[r] n over the n elements of the sum. low, high: codes of the lower and the upper eight lanes, kBits * n
-// bytes each; 8 bits: n is the code + 128.
-template <int kBits, int R>
-__attribute__((always_inline)) inline void Dots(const uint8_t* low, const uint8_t* high, int n,
-                                                const Int8Vector* const* x, __m512i* acc) {
+// The rows of x, of n elements (a multiple of 8; zeros behind), as rows [first, first + R) of out. With kLeave, what
+// they leave, fma(-z, step, x), becomes x. All rows go through each step together: their chains overlap.
+template <bool kLeave, int R, int kAlong, int kRows>
+__attribute__((always_inline)) inline void ToInt8(FloatRows<R, kAlong>* x, int n, int first, Int8Rows<kRows>* out) {
+  __m512 inverse[R], step[R];
+  __m512i sum[R];
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) acc[r] = _mm512_setzero_si512();
+  for (int r = 0; r < R; ++r) {
+    const float max = _mm512_reduce_max_ps(x->top[r]);
+    out->step[first + r] = max / 127.0f;
+    step[r] = _mm512_set1_ps(out->step[first + r]);
+    inverse[r] = _mm512_set1_ps(max > 0 ? 127.0f / max : 0.0f);
+    sum[r] = _mm512_setzero_si512();
+    x->top[r] = _mm512_setzero_ps();
+  }
+#pragma GCC unroll 1
+  for (int i = 0; i < n; i += 16) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const __m512 v = _mm512_load_ps(x->u[i / 16][r]), s = _mm512_mul_ps(v, inverse[r]);
+      const __m512i q =
+          _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(s, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f)));
+      sum[r] = _mm512_add_epi32(sum[r], q);
+      const __m128i bytes = _mm512_cvtepi32_epi8(q);
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(out->z[i / 8][first + r]), bytes);
+      if (i + 8 < n) _mm_storeh_pi(reinterpret_cast<__m64*>(out->z[i / 8 + 1][first + r]), _mm_castsi128_ps(bytes));
+      if constexpr (kLeave) x->Put(i, r, _mm512_fnmadd_ps(_mm512_cvtepi32_ps(q), step[r], v));
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) out->sum[first + r] = _mm512_reduce_add_epi32(sum[r]);
+}
+
+// acc[r] = Σ z[r] n over n elements. low, high: codes of the lower and the upper eight lanes, kBits * n bytes each; 8
+// bits: n is the code + 128.
+template <int kBits, int kRows>
+__attribute__((always_inline)) inline void Dots(const uint8_t* low, const uint8_t* high, int n,
+                                                const Int8Rows<kRows>& x, __m512i* acc) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_si512();
 #pragma GCC unroll 1
   for (int i = 0; i < n; i += 8) {
     __m512i first, second;
@@ -69,19 +87,25 @@ __attribute__((always_inline)) inline void Dots(const uint8_t* low, const uint8_
       first = _mm512_xor_si512(LoadPair(low + i * 8, high + i * 8), flip);
       second = _mm512_xor_si512(LoadPair(low + i * 8 + 32, high + i * 8 + 32), flip);
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[r] = _mm512_dpbusd_epi32(acc[r], first, Broadcast4(x[r]->z + i));
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[r] = _mm512_dpbusd_epi32(acc[r], second, Broadcast4(x[r]->z + i + 4));
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbusd_epi32(acc[r], first, Broadcast4(x.z[i / 8][r]));
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbusd_epi32(acc[r], second, Broadcast4(x.z[i / 8][r] + 4));
   }
 }
 
-// What the sums of Dots stand for: Σ z (2 n - 15) of four bits, Σ z n of eight.
+// What a sum of Dots stands for: Σ z (2 n - 15) of four bits, Σ z n of eight.
 template <int kBits>
-inline __m512 DotValue(__m512i acc, const Int8Vector& x) {
-  const __m512i sum = kBits == 4 ? _mm512_sub_epi32(_mm512_slli_epi32(acc, 1), _mm512_set1_epi32(15 * x.sum))
-                                 : _mm512_sub_epi32(acc, _mm512_set1_epi32(128 * x.sum));
-  return _mm512_cvtepi32_ps(sum);
+inline __m512 DotValue(__m512i acc, int32_t sum) {
+  const __m512i value = kBits == 4 ? _mm512_sub_epi32(_mm512_slli_epi32(acc, 1), _mm512_set1_epi32(15 * sum))
+                                   : _mm512_sub_epi32(acc, _mm512_set1_epi32(128 * sum));
+  return _mm512_cvtepi32_ps(value);
+}
+
+// sum in eight lanes (i % 8) of a product of sixteen: the lower eight first.
+inline __m256 AddProduct(__m512 a, __m512 b, __m256 sum) {
+  sum = _mm256_fmadd_ps(_mm512_castps512_ps256(a), _mm512_castps512_ps256(b), sum);
+  return _mm256_fmadd_ps(_mm512_extractf32x8_ps(a, 1), _mm512_extractf32x8_ps(b, 1), sum);
 }
 
 // Calls F<n>::Run(args) for n = 1 … 8 rows.

@@ -13,7 +13,7 @@ inline __m512 Load16(const float* p, __mmask16 lanes) {
   return _mm512_maskz_loadu_ps(lanes, p);
 }
 inline __m512 Load16(const uint16_t* p, __mmask16 lanes) {
-  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, p));
+  return LoadHalf16(p, lanes);
 }
 
 template <class V>
@@ -55,36 +55,42 @@ struct Tokens {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int64_t bytes = int64_t{b.tokens()} * kBits;  // of eight channels' codes
-      Int8Vector weights[R];
-      const Int8Vector* x[R];
+      Int8Rows<R> x;
       for (int g = 0; g < b.n_groups(); ++g) {
         const uint16_t* scales =
             reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
         const uint16_t* centres = scales + b.tokens();
-        for (int r = 0; r < R; ++r) {
-          alignas(64) float w[kMaxPageTokens];
-          __m256 base = _mm256_setzero_ps();
-          for (int t = 0; t < b.tokens(); t += 8) {
-            const __m256 p = _mm256_load_ps(a.p[r] + t);
-            _mm256_store_ps(w + t, _mm256_mul_ps(p, LoadHalf8(scales + t)));
-            base = _mm256_fmadd_ps(p, LoadHalf8(centres + t), base);
+        FloatRows<R, kMaxPageTokens> w;
+        __m256 base[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) base[r] = _mm256_setzero_ps();
+#pragma GCC unroll 1
+        for (int t = 0; t < b.tokens(); t += 16) {
+          const __mmask16 lanes = Lanes(b.tokens() - t);
+          const __m512 scale = LoadHalf16(scales + t, lanes), centre = LoadHalf16(centres + t, lanes);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            const __m512 p = _mm512_maskz_loadu_ps(lanes, a.p[r] + t);
+            w.Put(t, r, _mm512_mul_ps(p, scale));
+            base[r] = AddProduct(p, centre, base[r]);
           }
-          ToInt8(w, b.tokens(), &weights[r]);
-          weights[r].base = LaneSum(base);
-          weights[r].step = unit * weights[r].step;
-          x[r] = &weights[r];
+        }
+        ToInt8<false>(&w, b.tokens(), 0, &x);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          x.base[r] = LaneSum(base[r]);
+          x.step[r] = unit * x.step[r];
         }
         const int end = std::min(a.head_dim, (g + 1) * b.group());
         for (int d = g * b.group(); d < end; d += 16) {
           const bool two = d + 8 < end;
           const uint8_t* low = a.v + d / 8 * bytes;
-          const uint8_t* high = two ? low + bytes : low;
           __m512i dots[R];
-          Dots<kBits, R>(low, high, b.tokens(), x, dots);
+          Dots<kBits>(low, two ? low + bytes : low, b.tokens(), x, dots);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            const __m512 o = _mm512_fmadd_ps(DotValue<kBits>(dots[r], *x[r]), _mm512_set1_ps(x[r]->step),
-                                             _mm512_set1_ps(x[r]->base));
+            const __m512 o = _mm512_fmadd_ps(DotValue<kBits>(dots[r], x.sum[r]), _mm512_set1_ps(x.step[r]),
+                                             _mm512_set1_ps(x.base[r]));
             _mm512_mask_storeu_ps(a.o[r] + d, Lanes(two ? 16 : 8), o);
           }
         }

@@ -47,7 +47,7 @@ const uint16_t* Params(const KvBlock& b, const uint8_t* block, int group) {
   return reinterpret_cast<const uint16_t*>(block + b.params()) + static_cast<int64_t>(group) * b.n_per_group() * 2;
 }
 
-// A scale a channel: folded into the query once per group of tokens. z and what it leaves are rows of one product.
+// A scale a channel: folded into the query once per group of tokens. Its two terms are rows of one product.
 template <int kBits>
 struct Channels {
   template <int R>
@@ -56,40 +56,42 @@ struct Channels {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int64_t bytes = int64_t{a.head_dim} * kBits;  // of eight tokens' codes
-      Int8Vector queries[R], rests[R];
-      const Int8Vector *x[R], *y[R];
+      Int8Rows<2 * R> x;                                  // row r, and R + r: what it leaves
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
-        for (int r = 0; r < R; ++r) {
-          alignas(64) float u[kMaxAlong];
-          __m256 base = _mm256_setzero_ps();
-          for (int c = 0; c < a.head_dim; c += 8) {
-            const __m256 q = _mm256_loadu_ps(a.q[r] + c);
-            _mm256_store_ps(u + c, _mm256_mul_ps(q, LoadHalf8(scales + c)));
-            base = _mm256_fmadd_ps(q, LoadHalf8(centres + c), base);
+        FloatRows<R, kMaxAlong> u;
+        __m256 base[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) base[r] = _mm256_setzero_ps();
+#pragma GCC unroll 1
+        for (int c = 0; c < a.head_dim; c += 16) {
+          const __mmask16 lanes = Lanes(a.head_dim - c);
+          const __m512 scale = LoadHalf16(scales + c, lanes), centre = LoadHalf16(centres + c, lanes);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            const __m512 q = _mm512_maskz_loadu_ps(lanes, a.q[r] + c);
+            u.Put(c, r, _mm512_mul_ps(q, scale));
+            base[r] = AddProduct(q, centre, base[r]);
           }
-          ToInt8(u, a.head_dim, &queries[r]);
-          TakeAway(queries[r], a.head_dim, u);
-          ToInt8(u, a.head_dim, &rests[r]);
-          queries[r].base = LaneSum(base);
-          queries[r].step = unit * queries[r].step;
-          rests[r].step = unit * rests[r].step;
-          x[r] = &queries[r];
-          y[r] = &rests[r];
         }
+        ToInt8<true>(&u, a.head_dim, 0, &x);
+        ToInt8<false>(&u, a.head_dim, R, &x);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) x.base[r] = LaneSum(base[r]);
+#pragma GCC unroll 16
+        for (int r = 0; r < 2 * R; ++r) x.step[r] = unit * x.step[r];
         const int end = std::min(a.tokens, (g + 1) * b.group());
+#pragma GCC unroll 1
         for (int t = g * b.group(); t < end; t += 16) {
           const bool two = t + 8 < end;
           const uint8_t* low = a.k + t / 8 * bytes;
-          const uint8_t* high = two ? low + bytes : low;
-          __m512i dots[R], rest[R];
-          Dots<kBits, R>(low, high, a.head_dim, x, dots);
-          Dots<kBits, R>(low, high, a.head_dim, y, rest);
+          __m512i dots[2 * R];
+          Dots<kBits>(low, two ? low + bytes : low, a.head_dim, x, dots);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            __m512 s = _mm512_fmadd_ps(DotValue<kBits>(dots[r], *x[r]), _mm512_set1_ps(x[r]->step),
-                                       _mm512_set1_ps(x[r]->base));
-            s = _mm512_fmadd_ps(DotValue<kBits>(rest[r], *y[r]), _mm512_set1_ps(y[r]->step), s);
+            __m512 s = _mm512_set1_ps(x.base[r]);
+            s = _mm512_fmadd_ps(DotValue<kBits>(dots[r], x.sum[r]), _mm512_set1_ps(x.step[r]), s);
+            s = _mm512_fmadd_ps(DotValue<kBits>(dots[R + r], x.sum[R + r]), _mm512_set1_ps(x.step[R + r]), s);
             _mm512_mask_storeu_ps(a.s[r] + t, Lanes(two ? 16 : 8), s);
           }
         }

@@ -6,18 +6,9 @@ namespace kvart {
 namespace avx512 {
 namespace {
 
-#define KVART_ROW(name, type, packing) \
-  { "matmul_" #name "_i8_avx512", type, Activations::kInt8, packing, matmul_##name##_i8_avx512 }
-
-const MatmulKernel kMatmul[] = {
-    KVART_ROW(q4_0, DType::kQ4_0, Packing::kRows),     KVART_ROW(q4_1, DType::kQ4_1, Packing::kRows),
-    KVART_ROW(q5_0, DType::kQ5_0, Packing::kX8),       KVART_ROW(q5_1, DType::kQ5_1, Packing::kRows),
-    KVART_ROW(q8_0, DType::kQ8_0, Packing::kX8),       KVART_ROW(q2_k, DType::kQ2_K, Packing::kRows),
-    KVART_ROW(q3_k, DType::kQ3_K, Packing::kRows),     KVART_ROW(q4_k, DType::kQ4_K, Packing::kX8),
-    KVART_ROW(q5_k, DType::kQ5_K, Packing::kRows),     KVART_ROW(q6_k, DType::kQ6_K, Packing::kX8),
-    KVART_ROW(iq4_nl, DType::kIQ4_NL, Packing::kRows), KVART_ROW(iq4_xs, DType::kIQ4_XS, Packing::kRows),
-};
-#undef KVART_ROW
+#define KVART_INT8_ROW(name, type) KVART_MATMUL_ROW(name, type, i8, Int8, X8, avx512)
+constexpr MatmulKernel kMatmul[] = {KVART_CODED_TYPES(KVART_INT8_ROW)};
+#undef KVART_INT8_ROW
 
 const ScoreKernel kScore[] = {
     {"score_f32_avx512", KvCode::kF32, KvAxis::kChannel, score_f32_avx512},

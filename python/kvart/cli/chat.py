@@ -60,10 +60,12 @@ def chat(
     kv: params.Kv = "int4",
     sinks: params.Sinks = 4,
     window: params.Window = 0,
+    draft: params.Draft = 0,
     kv_layout: params.KvLayout = "paged",
     kv_dir: params.KvDir = None,
     session: params.SessionName = None,
     threads: params.Threads = 0,
+    cpus: params.Cpus = None,
     activations: params.Activations = "int8",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line of figures after each answer.")] = False,
     json: params.Json = False,
@@ -86,11 +88,12 @@ def chat(
         "kv": kv,
         "sinks": sinks,
         "window": window,
+        "draft": draft,
         "layout": kv_layout,
         "ctx": ctx,
     }
     options.session_options(**session_options)
-    loaded = params.load(model, threads, activations, kv_dir, session)
+    loaded = params.load(model, threads, activations, kv_dir, session, cpus)
     with loaded.session(**session_options) as opened:
         conversation = Conversation(
             opened,

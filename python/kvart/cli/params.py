@@ -15,11 +15,20 @@ ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name that `kvart pull` knows, or the path of a GGUF file.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Threads = Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 takes all cores.")]
+Threads = Annotated[
+    int, typer.Option("--threads", "-t", help="Threads; 0 takes one for each core that is worth having.")
+]
+Cpus = Annotated[
+    str | None, typer.Option("--cpus", metavar="LIST", help="Keep the threads on these CPUs, one on each: 0-3,6.")
+]
 Activations = Annotated[str, typer.Option("--activations", help="int8, or f32: the slow reference.")]
 Kv = Annotated[str, typer.Option("--kv", help="Format of the cache: int4, int8, f16, …, or k=FORMAT,v=FORMAT.")]
 KvList = Annotated[str, typer.Option("--kv", help="Cache formats: a list with commas.")]
 Sinks = Annotated[int, typer.Option("--sinks", help="First tokens that stay FP16 where the rest becomes integers.")]
+Draft = Annotated[
+    int,
+    typer.Option("--draft", help="Guess up to so many tokens from what stood there before; the text stays the same."),
+]
 Window = Annotated[int, typer.Option("--window", help="Keep the sinks and about so many newest tokens; 0 keeps all.")]
 KvDir = Annotated[
     str | None, typer.Option("--kv-dir", metavar="DIR", help="Keep the cache here; sessions have a default.")
@@ -59,14 +68,23 @@ def parse_logit_bias(items: list[str] | None) -> dict[int, float]:
     return bias
 
 
-def load(name: str, threads: int, activations: str, kv_dir: str | None = None, session: str | None = None) -> Model:
+def load(
+    name: str,
+    threads: int,
+    activations: str,
+    kv_dir: str | None = None,
+    session: str | None = None,
+    cpus: str | None = None,
+) -> Model:
     """The model. A session's pages are in the usual directory unless another is given."""
     from .. import manifest
     from ..model import Model
 
     directory = str(manifest.kv_dir()) if kv_dir is None and session is not None else kv_dir
     with bar(f"loading {name}") as progress:
-        return Model(name, threads=threads, activations=activations, kv_dir=directory, progress=progress)
+        return Model(
+            name, threads=threads, cpus=cpus, activations=activations, kv_dir=directory, progress=progress
+        )
 
 
 def tell_resumed(session: Session) -> None:

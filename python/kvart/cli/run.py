@@ -52,6 +52,7 @@ def run(
     kv: params.Kv = "int4",
     sinks: params.Sinks = 4,
     window: params.Window = 0,
+    draft: params.Draft = 0,
     kv_layout: params.KvLayout = "paged",
     kv_dir: params.KvDir = None,
     session: params.SessionName = None,
@@ -59,6 +60,7 @@ def run(
         bool, typer.Option("--no-cache", help="Recompute all for each token, and tell how much the cache saves.")
     ] = False,
     threads: params.Threads = 0,
+    cpus: params.Cpus = None,
     activations: params.Activations = "int8",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of figures at the end.")] = False,
     json: params.Json = False,
@@ -69,6 +71,7 @@ def run(
         "kv": kv,
         "sinks": sinks,
         "window": window,
+        "draft": draft,
         "layout": kv_layout,
         "ctx": ctx,
     }
@@ -93,7 +96,7 @@ def run(
     if no_cache and session is not None:
         raise InvalidArgument("--no-cache runs the text twice: leave --session out")
 
-    loaded = params.load(model, threads, activations, kv_dir, session)
+    loaded = params.load(model, threads, activations, kv_dir, session, cpus)
     controls = {"max_tokens": max_tokens, "stop": stop, **sampling}
     generation = _generate(loaded, text, {**session_options, "cache": not no_cache}, controls, quiet=json)
     stats = {**generation.stats, "load_seconds": loaded.stats["load_seconds"]}
