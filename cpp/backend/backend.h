@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/input_squares.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "gguf/gguf.h"
@@ -67,7 +68,11 @@ class Backend {
   virtual std::string_view name() const = 0;     // "cpu"
   virtual std::string_view kernels() const = 0;  // "avx2"
   virtual int n_threads() const = 0;
+  virtual int n_running() const { return n_threads(); }        // of these, what the machine can run at once
+  virtual std::vector<int> caller_cpus() const { return {}; }  // where a calling thread belongs; empty: anywhere
   virtual Memory& memory() = 0;
+  // Of every matrix that was loaded for multiplying; none unless BackendOptions asked for it.
+  virtual std::vector<InputSquares> input_squares() const { return {}; }
 
   // Takes the tensor's rows over into the form that the kernels want. The file must outlive the matrix.
   virtual Result<std::unique_ptr<Matrix>> LoadMatrix(const GgufFile& file, const GgufTensor& tensor, MatrixUse use) = 0;
@@ -99,8 +104,10 @@ class Backend {
 };
 
 struct BackendOptions {
-  int n_threads = 0;               // 0: as many as there are usable cores
+  int n_threads = 0;               // 0: as PlanThreads chooses
   bool float_activations = false;  // matrix products with float32 activations instead of int8 ones
+  std::vector<int> cpus;           // where the threads are kept; empty: as PlanThreads chooses
+  bool record_inputs = false;      // keeps input_squares(): costs time
 };
 
 // name: "cpu", "cuda" or "vulkan". Unsupported when this build does not have it.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 
@@ -16,22 +17,29 @@
 namespace kvart {
 namespace {
 
-// Waking a parked worker costs 20 µs and sometimes a millisecond, so a worker spins through the gaps inside a token and
-// a little beyond; longer, and it would take the core from the one who makes the next token possible.
-constexpr auto kSpin = std::chrono::microseconds(1500);
+// Waking a parked worker costs 20 µs and sometimes a millisecond, so a waiting thread stays awake through a whole
+// token: it spins through the gaps between kernels, and then offers its core to whoever wants it each time it looks, so
+// that other programs, or another pool, lose nothing by it. When no batch has come for long it parks.
+constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kStayAwake = std::chrono::microseconds(1500);
 constexpr int kSpinsPerLook = 64;
 
-// Spins until ready() or until kSpin has passed; says whether it was ready.
+// Waits until ready() or until kStayAwake has passed; says whether it was ready.
 template <class Ready>
-bool SpinUntil(const Ready& ready) {
+bool WaitAwake(const Ready& ready) {
   if (ready()) return true;
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
+  const auto begin = std::chrono::steady_clock::now();
+  auto now = begin;
+  for (; now < begin + kSpin; now = std::chrono::steady_clock::now()) {
     for (int i = 0; i < kSpinsPerLook; ++i) {
       if (ready()) return true;
       KVART_PAUSE();
     }
-  } while (std::chrono::steady_clock::now() < end);
+  }
+  for (; now < begin + kStayAwake; now = std::chrono::steady_clock::now()) {
+    if (ready()) return true;
+    std::this_thread::yield();
+  }
   return ready();
 }
 
@@ -44,14 +52,18 @@ constexpr uint64_t Count(uint64_t ticket) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int n_threads) : process_(getpid()) {
-  for (int i = 1; i < n_threads; ++i) {
+ThreadPool::ThreadPool(int n_threads) : ThreadPool(ThreadPlan::Anywhere(std::max(1, n_threads))) {}
+
+ThreadPool::ThreadPool(const ThreadPlan& plan) : plan_(plan), process_(getpid()) {
+  running_.store(plan.n_running);
+  for (int i = 1; i < plan.n_threads; ++i) {
     try {
       workers_.emplace_back([this, i] { Work(i); });
     } catch (const std::system_error&) {
       break;  // run with the threads that there are
     }
   }
+  running_.store(std::min(plan.n_running, n_threads()));
 }
 
 ThreadPool::~ThreadPool() {
@@ -62,11 +74,29 @@ ThreadPool::~ThreadPool() {
   stop_.store(true);
   epoch_.fetch_add(1);
   epoch_.notify_all();
+  SetRunning(n_threads());
   for (std::thread& worker : workers_) worker.join();
 }
 
+std::vector<int> ThreadPool::CpusOf(int thread) const {
+  if (!plan_.one_each) return plan_.cpus;
+  return {plan_.cpus[static_cast<size_t>(thread) % plan_.cpus.size()]};
+}
+
+void ThreadPool::SetRunning(int n) {
+  if (running_.exchange(n) != n) running_.notify_all();
+}
+
+void ThreadPool::FollowMask() {
+  const int worker = worker_id_.load(std::memory_order_relaxed);
+  if (worker == 0 || plan_.one_each) return;
+  // A worker's mask and not the caller's, which may be pinned by whoever owns that thread.
+  const int allowed = static_cast<int>(AllowedCpus(worker).size());
+  if (allowed > 0) SetRunning(std::min({allowed, plan_.n_running, n_threads()}));
+}
+
 void ThreadPool::RunTasks(int64_t n_tasks, Function function, const void* context) {
-  if (workers_.empty() || n_tasks == 1) {
+  if (n_running() == 1 || n_tasks == 1) {
     for (int64_t task = 0; task < n_tasks; ++task) function(context, task, 0);
     return;
   }
@@ -83,13 +113,17 @@ void ThreadPool::RunBatch(int64_t first, int64_t n_tasks, Function function, con
   done_.store(0, std::memory_order_relaxed);
   ticket_.store(static_cast<uint64_t>(n_tasks) << 32, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_seq_cst);
-  epoch_.notify_all();  // cheap when nobody is parked
+  if (parked_.load() > 0) epoch_.notify_all();
 
   while (ClaimAndRun(0)) {
   }
   const uint32_t all = static_cast<uint32_t>(n_tasks);
   const auto finished = [&] { return done_.load(std::memory_order_acquire) == all; };
-  while (!SpinUntil(finished)) std::this_thread::yield();  // a worker that lost its core in the middle of a task
+  if (WaitAwake(finished)) return;
+  // A worker has lost its core in the middle of a task.
+  caller_parked_.store(true);
+  for (uint32_t done; (done = done_.load()) != all;) done_.wait(done);
+  caller_parked_.store(false);
 }
 
 bool ThreadPool::ClaimAndRun(int thread) {
@@ -97,15 +131,22 @@ bool ThreadPool::ClaimAndRun(int thread) {
   const uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
   if (Index(ticket) >= Count(ticket)) return false;
   function_(context_, first_ + static_cast<int64_t>(Index(ticket)), thread);
-  done_.fetch_add(1, std::memory_order_acq_rel);
+  if (done_.fetch_add(1) + 1 == Count(ticket) && caller_parked_.load()) done_.notify_one();
   return true;
 }
 
 void ThreadPool::Work(int thread) {
+  if (const std::vector<int> cpus = CpusOf(thread); !cpus.empty()) KeepThisThreadOn(cpus);
+  if (thread == 1) worker_id_.store(ThisThreadId());
   uint32_t seen = 0;
   while (true) {
+    for (int running; (running = running_.load()) <= thread;) running_.wait(running);
     const auto news = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
-    if (!SpinUntil(news)) epoch_.wait(seen, std::memory_order_acquire);
+    if (!WaitAwake(news)) {
+      parked_.fetch_add(1);
+      epoch_.wait(seen);
+      parked_.fetch_sub(1);
+    }
     seen = epoch_.load(std::memory_order_acquire);
     if (stop_.load()) return;  // after the epoch: it rises behind stop_, so the last rise cannot be taken for a batch
     while (ClaimAndRun(thread)) {

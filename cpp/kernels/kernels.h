@@ -31,6 +31,7 @@ static_assert(sizeof(ActivationBlock) == 44);
 enum class Activations { kFloat, kInt8 };
 
 // out[i][r - row_begin] (+)= sum over columns of W[r][c] * x[i][c] (+ bias[r]) for rows row_begin <= r < row_end.
+// W is what UnpackCodes gives, also where activations are float: Q8_0's code -128, which no encoder writes, is -127.
 //   int8:  acc = 0; per block b of 32 columns, per scale s of it (one for 32 columns or two for 16 each):
 //          acc = fma(float(integer dot), scale_s * x.scale, acc); if the format has a min, acc = fma(float(integer sum
 //          of x), min_s * x.scale, acc)

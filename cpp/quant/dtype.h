@@ -39,7 +39,7 @@ const DTypeInfo& Info(DType type);
 // The name of any ggml type id, known to kvart or not ("iq2_xxs"), for error messages; "?" when unknown.
 std::string_view GgmlTypeName(uint32_t ggml_id);
 
-inline bool IsFloat(DType t) {
+constexpr bool IsFloat(DType t) {
   return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16;
 }
 

@@ -104,6 +104,20 @@ inline ScaleMin ScaleMinK4(const uint8_t* scales, int g) {
           static_cast<uint8_t>((scales[g + 4] >> 4) | ((scales[g] >> 2) & 0x30))};
 }
 
+// Scale k of the 16 of a Q3_K block, from its 12 packed bytes: -32 … 31.
+inline int8_t ScaleQ3K(const uint8_t* scales, int k) {
+  const int low = k < 8 ? scales[k] & 15 : scales[k - 8] >> 4;
+  const int high = (scales[8 + k % 4] >> (2 * (k / 4))) & 3;
+  return static_cast<int8_t>((low | (high << 4)) - 32);
+}
+
+// Scale of 32-column group g of IQ4_XS: -32 … 31.
+inline int8_t ScaleIq4Xs(const BlockIQ4_XS& b, int g) {
+  const int low = (b.scales_l[g / 2] >> (4 * (g % 2))) & 15;
+  const int high = (b.scales_h >> (2 * g)) & 3;
+  return static_cast<int8_t>((low | (high << 4)) - 32);
+}
+
 // ---- Traits of the integer view.
 
 // Whether values have a term apart from scale * code: UnpackCodes gives mins that are not all zero.

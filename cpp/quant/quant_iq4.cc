@@ -14,9 +14,7 @@ void UnpackIQ4_NL(const uint8_t* block, int /*group*/, int8_t* codes, float* sca
 void UnpackIQ4_XS(const uint8_t* block, int group, int8_t* codes, float* scales, float* mins) {
   const auto b = LoadBlock<BlockIQ4_XS>(block);
   for (int i = 0; i < kGroup; ++i) codes[i] = kIq4Values[NibbleOf(b.qs + 16 * group, i)];
-  const int low = (b.scales_l[group / 2] >> (4 * (group % 2))) & 15;
-  const int high = (b.scales_h >> (2 * group)) & 3;
-  SetBoth(HalfToFloat(b.d) * static_cast<float>((low | (high << 4)) - 32), 0.0f, scales, mins);
+  SetBoth(HalfToFloat(b.d) * static_cast<float>(ScaleIq4Xs(b, group)), 0.0f, scales, mins);
 }
 
 }  // namespace kvart::quant_internal

@@ -6,13 +6,6 @@
 namespace kvart::quant_internal {
 namespace {
 
-// 6-bit scale k of 16 of a Q3_K block, stored with 32 added.
-int ScaleQ3(const uint8_t* scales, int k) {
-  const int low = k < 8 ? scales[k] & 15 : scales[k - 8] >> 4;
-  const int high = (scales[8 + k % 4] >> (2 * (k / 4))) & 3;
-  return (low | (high << 4)) - 32;
-}
-
 void SetScaleMinK4(uint16_t d, uint16_t dmin, const uint8_t* packed, int group, float* scales, float* mins) {
   const ScaleMin s = ScaleMinK4(packed, group);
   SetBoth(HalfToFloat(d) * static_cast<float>(s.scale), -(HalfToFloat(dmin) * static_cast<float>(s.min)), scales, mins);
@@ -40,7 +33,7 @@ void UnpackQ3_K(const uint8_t* block, int group, int8_t* codes, float* scales, f
     codes[i] = static_cast<int8_t>((low | (high << 2)) - 4);
   }
   for (int h = 0; h < 2; ++h) {
-    scales[h] = HalfToFloat(b.d) * static_cast<float>(ScaleQ3(b.scales, 2 * group + h));
+    scales[h] = HalfToFloat(b.d) * static_cast<float>(ScaleQ3K(b.scales, 2 * group + h));
     mins[h] = 0.0f;
   }
 }

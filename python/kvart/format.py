@@ -43,8 +43,10 @@ def age(seconds: float) -> str:
 def summary(stats: dict[str, Any]) -> str:
     """One line on a generation."""
     reused = f", {stats['reused_positions']} reused" if stats["reused_positions"] else ""
+    loaded = f"loaded in {stats['load_seconds']:.2f} s, " if "load_seconds" in stats else ""
+    first = f", first token after {stats['first_token_seconds']:.2f} s" if stats["generated_tokens"] else ""
     return (
-        f"{stats['prompt_tokens']} tokens read at {stats['prefill_tok_s']:.1f} tok/s{reused}, "
+        f"{loaded}{stats['prompt_tokens']} tokens read at {stats['prefill_tok_s']:.1f} tok/s{reused}{first}, "
         f"{stats['generated_tokens']} written at {stats['decode_tok_s']:.1f} tok/s ({stats['gb_s']:.1f} GB/s), "
         f"K/V {size(stats['kv_bytes'])}, seed {stats['seed']}, logits {stats['logits_hash']}"
     )

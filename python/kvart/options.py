@@ -76,7 +76,9 @@ def cpu_list(cpus: str | Iterable[object] | None) -> list[int]:
         raise InvalidArgument(f"cpus: expected a str such as '0-3,6' or a list of numbers, found {cpus!r}")
     numbers = [integer("cpus", cpu, 0, _MAX_CPU) for cpu in cpus]
     if not numbers:
-        raise InvalidArgument("cpus: expected at least one CPU, found none; leave it out to let the threads run anywhere")
+        raise InvalidArgument(
+            "cpus: expected at least one CPU, found none; leave it out to let the threads run anywhere"
+        )
     return numbers
 
 

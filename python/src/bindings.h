@@ -21,12 +21,14 @@ namespace py = pybind11;
 
 void BindStatus(py::module_& module);
 void BindGguf(py::module_& module);
+void BindQuant(py::module_& module);
 void BindTokenizer(py::module_& module);
 void BindChat(py::module_& module);
 void BindSampler(py::module_& module);
 void BindModel(py::module_& module);
 void BindSession(py::module_& module);
 void BindCache(py::module_& module);
+void BindMachine(py::module_& module);
 
 // Throws the exception of kvart.errors for a Status that is not ok. Needs the GIL.
 [[noreturn]] void Raise(const Status& status);

@@ -6,10 +6,12 @@ PYBIND11_MODULE(_core, module) {
   module.attr("__version__") = KVART_VERSION;
   kvart::python::BindStatus(module);
   kvart::python::BindGguf(module);
+  kvart::python::BindQuant(module);
   kvart::python::BindTokenizer(module);
   kvart::python::BindChat(module);
   kvart::python::BindSampler(module);
   kvart::python::BindModel(module);
   kvart::python::BindSession(module);
   kvart::python::BindCache(module);
+  kvart::python::BindMachine(module);
 }

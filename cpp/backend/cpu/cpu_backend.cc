@@ -13,9 +13,9 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// Rows a task: for one token enough work to pay for claiming it (tens of microseconds), for many a pair of row groups.
+// Rows a task: for one token enough work to pay for claiming it (tens of microseconds), for many a tile.
 int64_t TaskRows(int64_t n, int64_t rows) {
-  if (n > 4) return 16;
+  if (n > 4) return 32;
   return rows >= 32768 ? 256 : 64;
 }
 
@@ -36,14 +36,23 @@ Result<std::unique_ptr<Backend>> NewCpuBackend(const BackendOptions& options) {
   }
   const char* forced = std::getenv("KVART_KERNELS");
   KVART_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(forced != nullptr ? forced : ""));
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, options));
+  KVART_ASSIGN_OR_RETURN(const ThreadPlan threads, PlanThreads(options.n_threads, options.cpus));
+  auto backend = std::make_unique<CpuBackend>(*kernels, threads, options.float_activations);
+  if (options.record_inputs) backend->RecordInputs();
+  return std::unique_ptr<Backend>(std::move(backend));
 }
 
-CpuBackend::CpuBackend(const KernelTable& kernels, const BackendOptions& options)
+CpuBackend::CpuBackend(const KernelTable& kernels, const ThreadPlan& threads, bool float_activations)
     : kernels_(kernels),
-      activations_(options.float_activations ? Activations::kFloat : Activations::kInt8),
-      pool_(options.n_threads > 0 ? options.n_threads : UsableCores()),
+      activations_(float_activations ? Activations::kFloat : Activations::kInt8),
+      pool_(threads),
       scratch_(static_cast<size_t>(pool_.n_threads())) {}
+
+std::vector<InputSquares> CpuBackend::input_squares() const {
+  std::vector<InputSquares> all;
+  for (const auto& inputs : inputs_) all.push_back(*inputs);
+  return all;
+}
 
 Status CpuBackend::ReserveScratch(size_t bytes) {
   for (Block& block : scratch_) {
@@ -88,11 +97,23 @@ Result<std::unique_ptr<Matrix>> CpuBackend::LoadMatrix(const GgufFile& file, con
     matrix->data_ = packed;
     matrix->set_bytes(bytes);
   }
+  if (record_inputs_) {
+    inputs_.push_back(std::make_unique<InputSquares>());
+    inputs_.back()->matrix = tensor.name;
+    inputs_.back()->sums.resize(static_cast<size_t>(cols));
+    matrix->inputs_ = inputs_.back().get();
+  }
   return std::unique_ptr<Matrix>(std::move(matrix));
 }
 
 CpuBackend::Input CpuBackend::Prepare(const float* x, int64_t n, int64_t cols,
                                       std::initializer_list<const Matrix*> users) {
+  for (const Matrix* m : users) {
+    InputSquares* inputs = m == nullptr ? nullptr : Cpu(*m).inputs_;
+    if (inputs == nullptr) continue;
+    inputs->Add(x, n, cols, 0, cols);
+    inputs->rows += n;
+  }
   const bool int8 = std::any_of(users.begin(), users.end(), [](const Matrix* m) {
     return m != nullptr && Cpu(*m).kernel_->activations == Activations::kInt8;
   });
@@ -141,6 +162,7 @@ void CpuBackend::MultiplyAll(const CpuMatrix& w, const Input& in, int64_t n, con
 }
 
 Status CpuBackend::Embed(const Matrix& table, std::span<const int32_t> tokens, Address x) {
+  pool_.FollowMask();  // every token begins here
   const CpuMatrix& t = Cpu(table);
   const uint64_t row_bytes = RowBytes(t.type_, static_cast<uint64_t>(t.cols()));
   float* out = HostPointer<float>(x);
@@ -236,6 +258,7 @@ Status CpuBackend::GatedMlp(const MlpWeights& w, float norm_eps, int64_t n, Addr
       Multiply(gate, part, count, begin, end, nullptr, false, g, rows, thread);
       Multiply(up, part, count, begin, end, nullptr, false, u, rows, thread);
       kernels_.silu_mul(g, u, count * rows, g);
+      if (down.inputs_ != nullptr) down.inputs_->Add(g, count, rows, begin, end);
       for (int64_t t = 0; t < count; ++t) {
         const float* h = g + t * rows;
         if (int8)
@@ -245,6 +268,7 @@ Status CpuBackend::GatedMlp(const MlpWeights& w, float norm_eps, int64_t n, Addr
       }
     }
   });
+  if (down.inputs_ != nullptr) down.inputs_->rows += n;
   MultiplyAll(down, {hidden_.data(), hidden_int8_.data()}, n, nullptr, true, HostPointer<float>(x));
   return Status::Ok();
 }

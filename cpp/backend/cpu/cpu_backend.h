@@ -24,6 +24,7 @@ class CpuMatrix final : public Matrix {
   const MatmulKernel* kernel_ = nullptr;
   const uint8_t* data_ = nullptr;
   Block packed_;
+  InputSquares* inputs_ = nullptr;  // where what it is multiplied with is recorded, if it is
 
   void set_bytes(uint64_t bytes) { bytes_ = bytes; }
 };
@@ -31,12 +32,16 @@ class CpuMatrix final : public Matrix {
 // One thread at a time. Results do not depend on the number of threads: tasks are cut by rows, heads and pages only.
 class CpuBackend : public Backend {
  public:
-  CpuBackend(const KernelTable& kernels, const BackendOptions& options);
+  CpuBackend(const KernelTable& kernels, const ThreadPlan& threads, bool float_activations);
 
   std::string_view name() const override { return "cpu"; }
   std::string_view kernels() const override { return kernels_.name; }
   int n_threads() const override { return pool_.n_threads(); }
+  int n_running() const override { return pool_.n_running(); }
+  std::vector<int> caller_cpus() const override { return pool_.caller_cpus(); }
   Memory& memory() override { return HostMemory(); }
+  void RecordInputs() { record_inputs_ = true; }  // of the matrices that are loaded from now on
+  std::vector<InputSquares> input_squares() const override;
 
   Result<std::unique_ptr<Matrix>> LoadMatrix(const GgufFile& file, const GgufTensor& tensor, MatrixUse use) override;
   Status Embed(const Matrix& table, std::span<const int32_t> tokens, Address x) override;
@@ -78,7 +83,9 @@ class CpuBackend : public Backend {
   const KernelTable& kernels_;
   const Activations activations_;
   ThreadPool pool_;
-  std::vector<Block> scratch_;  // one a thread
+  bool record_inputs_ = false;
+  std::vector<std::unique_ptr<InputSquares>> inputs_;  // one a matrix
+  std::vector<Block> scratch_;                         // one a thread
   std::vector<float> normed_, k_, v_, partial_, turned_;
   std::vector<ActivationBlock> quantized_, hidden_int8_;
   std::vector<float> hidden_;

@@ -26,7 +26,8 @@ inline void Store8(const MatmulArgs& a, int64_t row, int64_t i, __m256 acc) {
 }
 
 // What a format F gives:
-//   kZero        unsigned codes minus this are the values; kSigned: the codes are signed instead
+//   kSigned      codes are signed bytes; otherwise they are unsigned, and less kZero they are the values
+//   kMaxCode     the greatest magnitude of a value
 //   kScales      scales a block of 32 columns: 1 or 2
 //   kMin         whether there is a min term
 //   F(args)      then, for row group g and block b:
@@ -38,29 +39,32 @@ inline void Store8(const MatmulArgs& a, int64_t row, int64_t i, __m256 acc) {
 template <class F, int kStride>
 __attribute__((always_inline)) inline __m256i Dot(const __m256i* w, const ActivationBlock& x, int s) {
   constexpr int kVectors = 8 / F::kScales;
+  constexpr int kTogether = std::min(kVectors, 32767 / (F::kMaxCode * 127 * 2));  // what an int16 lane can add up
+  static_assert(F::kZero == 0 || kTogether == kVectors);
   const __m256i one = _mm256_set1_epi16(1);
-  if constexpr (F::kSigned) {
-    __m256i acc = _mm256_setzero_si256();
-    for (int j = s * kVectors; j < (s + 1) * kVectors; ++j) {
-      const __m256i v = Broadcast4(x.q + 4 * j);
-      const __m256i p = _mm256_maddubs_epi16(_mm256_sign_epi8(v, v), _mm256_sign_epi8(w[j * kStride], v));
-      acc = _mm256_add_epi32(acc, _mm256_madd_epi16(p, one));
-      KVART_PIN(acc);
-    }
-    return acc;
-  } else {
-    __m256i acc = _mm256_setzero_si256();
-    if constexpr (F::kZero != 0) {
-      __m256i sums = Broadcast4(x.pair_sums + 2 * s);
-      if constexpr (F::kScales == 1) sums = _mm256_add_epi16(sums, Broadcast4(x.pair_sums + 2));
-      acc = _mm256_sub_epi16(acc, _mm256_mullo_epi16(sums, _mm256_set1_epi16(F::kZero)));
-    }
-    for (int j = s * kVectors; j < (s + 1) * kVectors; ++j) {
-      acc = _mm256_add_epi16(acc, _mm256_maddubs_epi16(w[j * kStride], Broadcast4(x.q + 4 * j)));
-      KVART_PIN(acc);
-    }
-    return _mm256_madd_epi16(acc, one);
+  __m256i acc = _mm256_setzero_si256(), dot = acc;
+  if constexpr (F::kZero != 0) {
+    __m256i sums = Broadcast4(x.pair_sums + 2 * s);
+    if constexpr (F::kScales == 1) sums = _mm256_add_epi16(sums, Broadcast4(x.pair_sums + 2));
+    acc = _mm256_sub_epi16(acc, _mm256_mullo_epi16(sums, _mm256_set1_epi16(F::kZero)));
   }
+#pragma GCC unroll 8
+  for (int j = 0; j < kVectors; ++j) {
+    const __m256i code = w[(s * kVectors + j) * kStride], v = Broadcast4(x.q + 4 * (s * kVectors + j));
+    __m256i product;
+    if constexpr (F::kSigned)
+      product = _mm256_maddubs_epi16(_mm256_sign_epi8(v, v), _mm256_sign_epi8(code, v));
+    else
+      product = _mm256_maddubs_epi16(code, v);
+    acc = j % kTogether == 0 && F::kZero == 0 ? product : _mm256_add_epi16(acc, product);
+    KVART_PIN(acc);
+    if (j % kTogether == kTogether - 1) {
+      const __m256i sum = _mm256_madd_epi16(acc, one);
+      dot = j < kTogether ? sum : _mm256_add_epi32(dot, sum);
+      KVART_PIN(dot);
+    }
+  }
+  return dot;
 }
 
 inline int SumOf(const ActivationBlock& x, int s, int n_scales) {

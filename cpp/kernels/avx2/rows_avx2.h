@@ -11,7 +11,4 @@ void quantize_avx2(const float* x, int64_t n_blocks, ActivationBlock* y);
 void silu_mul_avx2(const float* g, const float* u, int64_t n, float* y);
 void to_half_avx2(const float* x, int64_t n, uint16_t* y);
 
-extern const MatmulKernel kMatmul[];
-extern const size_t kMatmulCount;
-
 }  // namespace kvart::avx2

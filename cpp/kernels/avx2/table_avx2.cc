@@ -6,71 +6,31 @@
 namespace kvart {
 namespace avx2 {
 
-void matmul_f16_f32_avx2(const MatmulArgs& args);
-void matmul_f32_f32_avx2(const MatmulArgs& args);
-void matmul_bf16_f32_avx2(const MatmulArgs& args);
-void matmul_q4_0_i8_avx2(const MatmulArgs& args);
-void matmul_q4_1_i8_avx2(const MatmulArgs& args);
-void matmul_q5_0_i8_avx2(const MatmulArgs& args);
-void matmul_q5_1_i8_avx2(const MatmulArgs& args);
-void matmul_q8_0_i8_avx2(const MatmulArgs& args);
-void matmul_q2_k_i8_avx2(const MatmulArgs& args);
-void matmul_q3_k_i8_avx2(const MatmulArgs& args);
-void matmul_q4_k_i8_avx2(const MatmulArgs& args);
-void matmul_q5_k_i8_avx2(const MatmulArgs& args);
-void matmul_q6_k_i8_avx2(const MatmulArgs& args);
-void matmul_iq4_nl_i8_avx2(const MatmulArgs& args);
-void matmul_iq4_xs_i8_avx2(const MatmulArgs& args);
-void matmul_q4_0_f32_avx2(const MatmulArgs& args);
-void matmul_q4_1_f32_avx2(const MatmulArgs& args);
-void matmul_q5_0_f32_avx2(const MatmulArgs& args);
-void matmul_q5_1_f32_avx2(const MatmulArgs& args);
-void matmul_q8_0_f32_avx2(const MatmulArgs& args);
-void matmul_q2_k_f32_avx2(const MatmulArgs& args);
-void matmul_q3_k_f32_avx2(const MatmulArgs& args);
-void matmul_q4_k_f32_avx2(const MatmulArgs& args);
-void matmul_q5_k_f32_avx2(const MatmulArgs& args);
-void matmul_q6_k_f32_avx2(const MatmulArgs& args);
-void matmul_iq4_nl_f32_avx2(const MatmulArgs& args);
-void matmul_iq4_xs_f32_avx2(const MatmulArgs& args);
+#define KVART_DECLARE(name, type) void matmul_##name##_i8_avx2(const MatmulArgs& args);
+KVART_CODED_TYPES(KVART_DECLARE)
+#undef KVART_DECLARE
+#define KVART_DECLARE(name, type) void matmul_##name##_f32_avx2(const MatmulArgs& args);
+KVART_CODED_TYPES(KVART_DECLARE)
+KVART_NUMBER_TYPES(KVART_DECLARE)
+#undef KVART_DECLARE
 
-const MatmulKernel kMatmul[] = {
-    {"matmul_f16_f32_avx2", DType::kF16, Activations::kFloat, Packing::kX8, matmul_f16_f32_avx2},
-    {"matmul_f32_f32_avx2", DType::kF32, Activations::kFloat, Packing::kRows, matmul_f32_f32_avx2},
-    {"matmul_bf16_f32_avx2", DType::kBF16, Activations::kFloat, Packing::kRows, matmul_bf16_f32_avx2},
-    {"matmul_q4_0_i8_avx2", DType::kQ4_0, Activations::kInt8, Packing::kRows, matmul_q4_0_i8_avx2},
-    {"matmul_q4_1_i8_avx2", DType::kQ4_1, Activations::kInt8, Packing::kRows, matmul_q4_1_i8_avx2},
-    {"matmul_q5_0_i8_avx2", DType::kQ5_0, Activations::kInt8, Packing::kX8, matmul_q5_0_i8_avx2},
-    {"matmul_q5_1_i8_avx2", DType::kQ5_1, Activations::kInt8, Packing::kRows, matmul_q5_1_i8_avx2},
-    {"matmul_q8_0_i8_avx2", DType::kQ8_0, Activations::kInt8, Packing::kX8, matmul_q8_0_i8_avx2},
-    {"matmul_q2_k_i8_avx2", DType::kQ2_K, Activations::kInt8, Packing::kRows, matmul_q2_k_i8_avx2},
-    {"matmul_q3_k_i8_avx2", DType::kQ3_K, Activations::kInt8, Packing::kRows, matmul_q3_k_i8_avx2},
-    {"matmul_q4_k_i8_avx2", DType::kQ4_K, Activations::kInt8, Packing::kX8, matmul_q4_k_i8_avx2},
-    {"matmul_q5_k_i8_avx2", DType::kQ5_K, Activations::kInt8, Packing::kRows, matmul_q5_k_i8_avx2},
-    {"matmul_q6_k_i8_avx2", DType::kQ6_K, Activations::kInt8, Packing::kX8, matmul_q6_k_i8_avx2},
-    {"matmul_iq4_nl_i8_avx2", DType::kIQ4_NL, Activations::kInt8, Packing::kRows, matmul_iq4_nl_i8_avx2},
-    {"matmul_iq4_xs_i8_avx2", DType::kIQ4_XS, Activations::kInt8, Packing::kRows, matmul_iq4_xs_i8_avx2},
-    {"matmul_q4_0_f32_avx2", DType::kQ4_0, Activations::kFloat, Packing::kRows, matmul_q4_0_f32_avx2},
-    {"matmul_q4_1_f32_avx2", DType::kQ4_1, Activations::kFloat, Packing::kRows, matmul_q4_1_f32_avx2},
-    {"matmul_q5_0_f32_avx2", DType::kQ5_0, Activations::kFloat, Packing::kRows, matmul_q5_0_f32_avx2},
-    {"matmul_q5_1_f32_avx2", DType::kQ5_1, Activations::kFloat, Packing::kRows, matmul_q5_1_f32_avx2},
-    {"matmul_q8_0_f32_avx2", DType::kQ8_0, Activations::kFloat, Packing::kRows, matmul_q8_0_f32_avx2},
-    {"matmul_q2_k_f32_avx2", DType::kQ2_K, Activations::kFloat, Packing::kRows, matmul_q2_k_f32_avx2},
-    {"matmul_q3_k_f32_avx2", DType::kQ3_K, Activations::kFloat, Packing::kRows, matmul_q3_k_f32_avx2},
-    {"matmul_q4_k_f32_avx2", DType::kQ4_K, Activations::kFloat, Packing::kRows, matmul_q4_k_f32_avx2},
-    {"matmul_q5_k_f32_avx2", DType::kQ5_K, Activations::kFloat, Packing::kRows, matmul_q5_k_f32_avx2},
-    {"matmul_q6_k_f32_avx2", DType::kQ6_K, Activations::kFloat, Packing::kRows, matmul_q6_k_f32_avx2},
-    {"matmul_iq4_nl_f32_avx2", DType::kIQ4_NL, Activations::kFloat, Packing::kRows, matmul_iq4_nl_f32_avx2},
-    {"matmul_iq4_xs_f32_avx2", DType::kIQ4_XS, Activations::kFloat, Packing::kRows, matmul_iq4_xs_f32_avx2},
-};
-const size_t kMatmulCount = sizeof kMatmul / sizeof kMatmul[0];
+namespace {
+
+#define KVART_INT8_ROW(name, type) KVART_MATMUL_ROW(name, type, i8, Int8, X8, avx2)
+#define KVART_FLOAT_ROW(name, type) KVART_MATMUL_ROW(name, type, f32, Float, X8, avx2)
+constexpr MatmulKernel kMatmul[] = {KVART_CODED_TYPES(KVART_INT8_ROW) KVART_CODED_TYPES(KVART_FLOAT_ROW)
+                                        KVART_NUMBER_TYPES(KVART_FLOAT_ROW)};
+#undef KVART_INT8_ROW
+#undef KVART_FLOAT_ROW
+
+}  // namespace
 
 }  // namespace avx2
 
 const KernelTable& Avx2Kernels() {
   static const KernelTable table = {
       .name = "avx2",
-      .matmul = {avx2::kMatmul, avx2::kMatmulCount},
+      .matmul = avx2::kMatmul,
       .score = {avx2::kScore, avx2::kScoreCount},
       .softmax = avx2::softmax_avx2,
       .mix = {avx2::kMix, avx2::kMixCount},

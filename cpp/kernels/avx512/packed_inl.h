@@ -33,17 +33,10 @@ inline __m256i WidenBytes(const int8_t* p) {
 // The codes of 32 columns: w[4], two of the format's vectors in each.
 template <class Group>
 __attribute__((always_inline)) inline void ReadCodes(const Group& in, __m512i* w) {
-  constexpr bool kQ4 = requires {
-    in.q4;
-  }
-  , kQ2 = requires {
-    in.q2;
-  };
-  constexpr int kAbove4 = kQ4 ? 4 : 0, kAbove2 = kAbove4 + (kQ2 ? 2 : 0);
-  if constexpr (requires { in.q8; }) {
+  if constexpr (HasQ8<Group>) {
     for (int i = 0; i < 4; ++i) w[i] = LoadInt(in.q8[2 * i]);
   }
-  if constexpr (kQ4) {
+  if constexpr (HasQ4<Group>) {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __m512i v = LoadInt(in.q4[2 * i]);
@@ -51,21 +44,21 @@ __attribute__((always_inline)) inline void ReadCodes(const Group& in, __m512i* w
       w[i + 2] = High4(v);
     }
   }
-  if constexpr (kQ2) {
+  if constexpr (HasQ2<Group>) {
     const __m512i plane = LoadInt(in.q2);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512i bits = Move(plane, kAbove4 - 2 * i);
-      w[i] = kQ4 ? OrAnd(w[i], bits, 3 << kAbove4) : And(bits, 3);
+      const __m512i bits = Move(plane, kQ2At<Group> - 2 * i);
+      w[i] = HasQ4<Group> ? OrAnd(w[i], bits, 3 << kQ2At<Group>) : And(bits, 3);
     }
   }
-  if constexpr (requires { in.q1; }) {
+  if constexpr (HasQ1<Group>) {
     const __m512i plane = Twice(in.q1);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       const __m512i bit = _mm512_inserti64x4(_mm512_set1_epi8(static_cast<char>(1 << 2 * i)),
                                              _mm256_set1_epi8(static_cast<char>(2 << 2 * i)), 1);
-      w[i] = _mm512_mask_add_epi8(w[i], _mm512_test_epi8_mask(plane, bit), w[i], _mm512_set1_epi8(1 << kAbove2));
+      w[i] = _mm512_mask_add_epi8(w[i], _mm512_test_epi8_mask(plane, bit), w[i], _mm512_set1_epi8(1 << kQ1At<Group>));
     }
   }
 }
@@ -74,7 +67,7 @@ __attribute__((always_inline)) inline void ReadCodes(const Group& in, __m512i* w
 template <DType kType>
 struct Packed {
   using Block = BlockX8<kType>;
-  static constexpr uint64_t kGroups = ColumnsX8<Block>() / 32;
+  static constexpr uint64_t kGroups = kColumnsX8<Block> / 32;
   static constexpr bool kSigned = MaxCode(kType) == 127, kMin = HasMin(kType);
   static constexpr int kScales = 32 / ScaleColumns(kType), kZero = kSigned ? 128 : ZeroCode(kType);
 

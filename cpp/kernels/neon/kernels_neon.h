@@ -2,39 +2,17 @@
 #pragma once
 
 #include "kernels/kernels.h"
+#include "kernels/tables.h"
 
 namespace kvart::neon {
 
-// Eight rows interleaved (Packing::kX8).
-void matmul_q5_0_i8_neon(const MatmulArgs& args);
-void matmul_q8_0_i8_neon(const MatmulArgs& args);
-void matmul_q4_k_i8_neon(const MatmulArgs& args);
-void matmul_q6_k_i8_neon(const MatmulArgs& args);
-void matmul_f16_f32_neon(const MatmulArgs& args);
-
-// Rows as in the file (Packing::kRows).
-void matmul_q4_0_i8_neon(const MatmulArgs& args);
-void matmul_q4_1_i8_neon(const MatmulArgs& args);
-void matmul_q5_1_i8_neon(const MatmulArgs& args);
-void matmul_q2_k_i8_neon(const MatmulArgs& args);
-void matmul_q3_k_i8_neon(const MatmulArgs& args);
-void matmul_q5_k_i8_neon(const MatmulArgs& args);
-void matmul_iq4_nl_i8_neon(const MatmulArgs& args);
-void matmul_iq4_xs_i8_neon(const MatmulArgs& args);
-void matmul_f32_f32_neon(const MatmulArgs& args);
-void matmul_bf16_f32_neon(const MatmulArgs& args);
-void matmul_q4_0_f32_neon(const MatmulArgs& args);
-void matmul_q4_1_f32_neon(const MatmulArgs& args);
-void matmul_q5_0_f32_neon(const MatmulArgs& args);
-void matmul_q5_1_f32_neon(const MatmulArgs& args);
-void matmul_q8_0_f32_neon(const MatmulArgs& args);
-void matmul_q2_k_f32_neon(const MatmulArgs& args);
-void matmul_q3_k_f32_neon(const MatmulArgs& args);
-void matmul_q4_k_f32_neon(const MatmulArgs& args);
-void matmul_q5_k_f32_neon(const MatmulArgs& args);
-void matmul_q6_k_f32_neon(const MatmulArgs& args);
-void matmul_iq4_nl_f32_neon(const MatmulArgs& args);
-void matmul_iq4_xs_f32_neon(const MatmulArgs& args);
+#define KVART_DECLARE(name, type) void matmul_##name##_i8_neon(const MatmulArgs& args);
+KVART_CODED_TYPES(KVART_DECLARE)
+#undef KVART_DECLARE
+#define KVART_DECLARE(name, type) void matmul_##name##_f32_neon(const MatmulArgs& args);
+KVART_CODED_TYPES(KVART_DECLARE)
+KVART_NUMBER_TYPES(KVART_DECLARE)
+#undef KVART_DECLARE
 
 void score_f32_neon(const ScoreArgs& args);
 void score_f16_neon(const ScoreArgs& args);

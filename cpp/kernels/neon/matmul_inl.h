@@ -30,7 +30,8 @@ inline void StoreRows(const MatmulArgs& a, int64_t row, int64_t i, F8 acc) {
   }
 }
 
-// 32 columns of eight rows as codes. w[2 j] holds rows 0-3, w[2 j + 1] rows 4-7; byte 4 r + k is column 4 j + k.
+// 32 columns of eight rows as codes, which less the source's kZero are the values' codes. w[2 j] holds rows 0-3,
+// w[2 j + 1] rows 4-7; byte 4 r + k is column 4 j + k.
 template <int kScales, bool kHasMin>
 struct Block8 {
   int8x16_t w[16];
@@ -41,7 +42,7 @@ struct Block8 {
 // A row group unpacked into the scratch, to be read again for every few tokens.
 template <int kScaleCount, bool kMin>
 struct Unpacked {
-  static constexpr int kScales = kScaleCount;
+  static constexpr int kScales = kScaleCount, kZero = 0;
   static constexpr bool kHasMin = kMin;
   int8_t* codes;  // (blocks, 256), in the order of Block8
   float* scales;  // (blocks, kScales, 8)
@@ -62,9 +63,9 @@ struct Unpacked {
       for (int s = 0; s < kScales; ++s) block.min[s] = Load8(mins + (b * kScales + s) * kGroupRows);
     }
   }
-  void Write(int64_t b, const Block8<kScales, kHasMin>& block) const {
+  void Write(int64_t b, const Block8<kScales, kHasMin>& block, int8_t zero) const {
     KVART_UNROLL
-    for (int v = 0; v < 16; ++v) vst1q_s8(codes + b * 256 + v * 16, block.w[v]);
+    for (int v = 0; v < 16; ++v) vst1q_s8(codes + b * 256 + v * 16, vsubq_s8(block.w[v], vdupq_n_s8(zero)));
     KVART_UNROLL
     for (int s = 0; s < kScales; ++s) Store8(scales + (b * kScales + s) * kGroupRows, block.scale[s]);
     if constexpr (kHasMin) {
@@ -73,6 +74,13 @@ struct Unpacked {
     }
   }
 };
+
+// The sum of a block's activations, or of half s where there are two scales.
+template <int kScales>
+inline int32_t SumOf(const ActivationBlock& x, int s) {
+  const int32_t sum = x.pair_sums[2 * s] + x.pair_sums[2 * s + 1];
+  return kScales == 2 ? sum : sum + x.pair_sums[2] + x.pair_sums[3];
+}
 
 // Tokens i … i + T - 1 of one row group. Source: Unpacked, or a packed format that unpacks as it reads.
 template <int T, class Source>
@@ -90,7 +98,10 @@ void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source)
     for (int s = 0; s < kScales; ++s) {
       int32x4_t lo[T], hi[T];
       KVART_UNROLL
-      for (int t = 0; t < T; ++t) lo[t] = hi[t] = vdupq_n_s32(0);
+      for (int t = 0; t < T; ++t) {
+        const int32_t start = Source::kZero != 0 ? -Source::kZero * SumOf<kScales>(x[t * n_blocks], s) : 0;
+        lo[t] = hi[t] = vdupq_n_s32(start);
+      }
       KVART_UNROLL
       for (int h = s * kHalves; h < (s + 1) * kHalves; ++h) {
         const int8x16_t* w = block.w + 8 * h;
@@ -113,10 +124,9 @@ void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source)
         acc[t].lo = vfmaq_f32(acc[t].lo, vcvtq_f32_s32(lo[t]), vmulq_n_f32(block.scale[s].lo, xt.scale));
         acc[t].hi = vfmaq_f32(acc[t].hi, vcvtq_f32_s32(hi[t]), vmulq_n_f32(block.scale[s].hi, xt.scale));
         if constexpr (Source::kHasMin) {
-          int32_t sum = xt.pair_sums[2 * s] + xt.pair_sums[2 * s + 1];
-          if constexpr (kScales == 1) sum += xt.pair_sums[2] + xt.pair_sums[3];
-          acc[t].lo = vfmaq_n_f32(acc[t].lo, vmulq_n_f32(block.min[s].lo, xt.scale), static_cast<float>(sum));
-          acc[t].hi = vfmaq_n_f32(acc[t].hi, vmulq_n_f32(block.min[s].hi, xt.scale), static_cast<float>(sum));
+          const float sum = static_cast<float>(SumOf<kScales>(xt, s));
+          acc[t].lo = vfmaq_n_f32(acc[t].lo, vmulq_n_f32(block.min[s].lo, xt.scale), sum);
+          acc[t].hi = vfmaq_n_f32(acc[t].hi, vmulq_n_f32(block.min[s].hi, xt.scale), sum);
         }
       }
     }

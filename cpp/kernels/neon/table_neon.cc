@@ -6,35 +6,12 @@ namespace kvart {
 namespace neon {
 namespace {
 
-constexpr MatmulKernel kMatmul[] = {
-    {"matmul_q5_0_i8_neon", DType::kQ5_0, Activations::kInt8, Packing::kX8, matmul_q5_0_i8_neon},
-    {"matmul_q8_0_i8_neon", DType::kQ8_0, Activations::kInt8, Packing::kX8, matmul_q8_0_i8_neon},
-    {"matmul_q4_k_i8_neon", DType::kQ4_K, Activations::kInt8, Packing::kX8, matmul_q4_k_i8_neon},
-    {"matmul_q6_k_i8_neon", DType::kQ6_K, Activations::kInt8, Packing::kX8, matmul_q6_k_i8_neon},
-    {"matmul_f16_f32_neon", DType::kF16, Activations::kFloat, Packing::kX8, matmul_f16_f32_neon},
-    {"matmul_q4_0_i8_neon", DType::kQ4_0, Activations::kInt8, Packing::kRows, matmul_q4_0_i8_neon},
-    {"matmul_q4_1_i8_neon", DType::kQ4_1, Activations::kInt8, Packing::kRows, matmul_q4_1_i8_neon},
-    {"matmul_q5_1_i8_neon", DType::kQ5_1, Activations::kInt8, Packing::kRows, matmul_q5_1_i8_neon},
-    {"matmul_q2_k_i8_neon", DType::kQ2_K, Activations::kInt8, Packing::kRows, matmul_q2_k_i8_neon},
-    {"matmul_q3_k_i8_neon", DType::kQ3_K, Activations::kInt8, Packing::kRows, matmul_q3_k_i8_neon},
-    {"matmul_q5_k_i8_neon", DType::kQ5_K, Activations::kInt8, Packing::kRows, matmul_q5_k_i8_neon},
-    {"matmul_iq4_nl_i8_neon", DType::kIQ4_NL, Activations::kInt8, Packing::kRows, matmul_iq4_nl_i8_neon},
-    {"matmul_iq4_xs_i8_neon", DType::kIQ4_XS, Activations::kInt8, Packing::kRows, matmul_iq4_xs_i8_neon},
-    {"matmul_f32_f32_neon", DType::kF32, Activations::kFloat, Packing::kRows, matmul_f32_f32_neon},
-    {"matmul_bf16_f32_neon", DType::kBF16, Activations::kFloat, Packing::kRows, matmul_bf16_f32_neon},
-    {"matmul_q4_0_f32_neon", DType::kQ4_0, Activations::kFloat, Packing::kRows, matmul_q4_0_f32_neon},
-    {"matmul_q4_1_f32_neon", DType::kQ4_1, Activations::kFloat, Packing::kRows, matmul_q4_1_f32_neon},
-    {"matmul_q5_0_f32_neon", DType::kQ5_0, Activations::kFloat, Packing::kRows, matmul_q5_0_f32_neon},
-    {"matmul_q5_1_f32_neon", DType::kQ5_1, Activations::kFloat, Packing::kRows, matmul_q5_1_f32_neon},
-    {"matmul_q8_0_f32_neon", DType::kQ8_0, Activations::kFloat, Packing::kRows, matmul_q8_0_f32_neon},
-    {"matmul_q2_k_f32_neon", DType::kQ2_K, Activations::kFloat, Packing::kRows, matmul_q2_k_f32_neon},
-    {"matmul_q3_k_f32_neon", DType::kQ3_K, Activations::kFloat, Packing::kRows, matmul_q3_k_f32_neon},
-    {"matmul_q4_k_f32_neon", DType::kQ4_K, Activations::kFloat, Packing::kRows, matmul_q4_k_f32_neon},
-    {"matmul_q5_k_f32_neon", DType::kQ5_K, Activations::kFloat, Packing::kRows, matmul_q5_k_f32_neon},
-    {"matmul_q6_k_f32_neon", DType::kQ6_K, Activations::kFloat, Packing::kRows, matmul_q6_k_f32_neon},
-    {"matmul_iq4_nl_f32_neon", DType::kIQ4_NL, Activations::kFloat, Packing::kRows, matmul_iq4_nl_f32_neon},
-    {"matmul_iq4_xs_f32_neon", DType::kIQ4_XS, Activations::kFloat, Packing::kRows, matmul_iq4_xs_f32_neon},
-};
+#define KVART_INT8_ROW(name, type) KVART_MATMUL_ROW(name, type, i8, Int8, X8, neon)
+#define KVART_FLOAT_ROW(name, type) KVART_MATMUL_ROW(name, type, f32, Float, X8, neon)
+constexpr MatmulKernel kMatmul[] = {KVART_CODED_TYPES(KVART_INT8_ROW) KVART_CODED_TYPES(KVART_FLOAT_ROW)
+                                        KVART_NUMBER_TYPES(KVART_FLOAT_ROW)};
+#undef KVART_INT8_ROW
+#undef KVART_FLOAT_ROW
 
 constexpr ScoreKernel kScore[] = {
     {"score_f32_neon", KvCode::kF32, KvAxis::kChannel, score_f32_neon},

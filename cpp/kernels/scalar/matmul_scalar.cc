@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/scalar/tables_scalar.h"
+#include "kernels/tables.h"
 #include "quant/quant.h"
 
 namespace kvart::scalar {
@@ -48,12 +49,30 @@ void MatmulCodes(const MatmulArgs& a) {
   }
 }
 
+// A row's values, (cols), from the codes that the int8 product takes, so that both multiply the same weights.
+template <DType kType>
+void Decode(const uint8_t* row, int64_t cols, float* w) {
+  if constexpr (IsFloat(kType)) {
+    DecodeRow(kType, row, cols, w);
+  } else {
+    for (int64_t b = 0; b < cols / kGroup; ++b, w += kGroup) {
+      int8_t codes[kGroup];
+      float scales[2], mins[2];
+      UnpackCodes(kType, row, b, 1, codes, scales, mins);
+      for (int c = 0; c < kGroup; ++c) {
+        const float product = scales[c / 16] * static_cast<float>(codes[c]);
+        w[c] = HasMin(kType) ? product + mins[c / 16] : product;
+      }
+    }
+  }
+}
+
 template <DType kType>
 void MatmulFloat(const MatmulArgs& a) {
   float* w = reinterpret_cast<float*>(a.scratch);  // (cols)
   const uint64_t row_bytes = RowBytes(kType, static_cast<uint64_t>(a.cols));
   for (int64_t row = a.row_begin; row < a.row_end; ++row) {
-    DecodeRow(kType, a.weights + static_cast<uint64_t>(row) * row_bytes, a.cols, w);
+    Decode<kType>(a.weights + static_cast<uint64_t>(row) * row_bytes, a.cols, w);
     for (int64_t i = 0; i < a.n; ++i) {
       const float* x = static_cast<const float*>(a.x) + i * a.cols;
       float acc = 0;
@@ -70,26 +89,13 @@ void MatmulFloat(const MatmulArgs& a) {
 }  // namespace
 
 #define KVART_INT8_ROW(name, type) \
-  { "matmul_" name "_i8_scalar", type, Activations::kInt8, Packing::kRows, MatmulCodes<type> }
+  {"matmul_" #name "_i8_scalar", DType::k##type, Activations::kInt8, Packing::kRows, MatmulCodes<DType::k##type>},
 #define KVART_FLOAT_ROW(name, type) \
-  { "matmul_" name "_f32_scalar", type, Activations::kFloat, Packing::kRows, MatmulFloat<type> }
-
-const MatmulKernel kMatmul[] = {
-    KVART_FLOAT_ROW("f32", DType::kF32),       KVART_FLOAT_ROW("f16", DType::kF16),
-    KVART_FLOAT_ROW("bf16", DType::kBF16),     KVART_INT8_ROW("q4_0", DType::kQ4_0),
-    KVART_INT8_ROW("q4_1", DType::kQ4_1),      KVART_INT8_ROW("q5_0", DType::kQ5_0),
-    KVART_INT8_ROW("q5_1", DType::kQ5_1),      KVART_INT8_ROW("q8_0", DType::kQ8_0),
-    KVART_INT8_ROW("q2_k", DType::kQ2_K),      KVART_INT8_ROW("q3_k", DType::kQ3_K),
-    KVART_INT8_ROW("q4_k", DType::kQ4_K),      KVART_INT8_ROW("q5_k", DType::kQ5_K),
-    KVART_INT8_ROW("q6_k", DType::kQ6_K),      KVART_INT8_ROW("iq4_nl", DType::kIQ4_NL),
-    KVART_INT8_ROW("iq4_xs", DType::kIQ4_XS),  KVART_FLOAT_ROW("q4_0", DType::kQ4_0),
-    KVART_FLOAT_ROW("q4_1", DType::kQ4_1),     KVART_FLOAT_ROW("q5_0", DType::kQ5_0),
-    KVART_FLOAT_ROW("q5_1", DType::kQ5_1),     KVART_FLOAT_ROW("q8_0", DType::kQ8_0),
-    KVART_FLOAT_ROW("q2_k", DType::kQ2_K),     KVART_FLOAT_ROW("q3_k", DType::kQ3_K),
-    KVART_FLOAT_ROW("q4_k", DType::kQ4_K),     KVART_FLOAT_ROW("q5_k", DType::kQ5_K),
-    KVART_FLOAT_ROW("q6_k", DType::kQ6_K),     KVART_FLOAT_ROW("iq4_nl", DType::kIQ4_NL),
-    KVART_FLOAT_ROW("iq4_xs", DType::kIQ4_XS),
-};
+  {"matmul_" #name "_f32_scalar", DType::k##type, Activations::kFloat, Packing::kRows, MatmulFloat<DType::k##type>},
+const MatmulKernel kMatmul[] = {KVART_CODED_TYPES(KVART_INT8_ROW) KVART_CODED_TYPES(KVART_FLOAT_ROW)
+                                    KVART_NUMBER_TYPES(KVART_FLOAT_ROW)};
+#undef KVART_INT8_ROW
+#undef KVART_FLOAT_ROW
 const size_t kMatmulCount = std::size(kMatmul);
 
 }  // namespace kvart::scalar

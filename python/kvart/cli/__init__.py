@@ -10,7 +10,7 @@ import typer
 
 from .. import __version__
 from ..errors import check_text
-from . import bench, cache, chat, evaluate, pull, run
+from . import bench, cache, chat, convert, evaluate, inspect, plan, pull, quantize, run
 from .output import exit_code, prepare_streams, print_error, settle_streams
 
 app = typer.Typer(
@@ -37,7 +37,7 @@ def _root(
     pass
 
 
-for module in (pull, run, chat, evaluate, bench, cache):
+for module in (pull, run, chat, evaluate, bench, cache, convert, quantize, inspect, plan):
     module.register(app)
 
 

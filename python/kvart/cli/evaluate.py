@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .. import options
+from .. import format, options
 from ..errors import InvalidArgument, NotFound, decode_utf8
 from . import params
 from .output import bar, emit
@@ -24,12 +24,19 @@ _RECALL_EXAMPLES = """Examples:
 
 `kvart eval recall model.gguf --kv int4,int8 --questions 200 --json`
 """
+_IMATRIX_EXAMPLES = """Examples:
+
+`kvart eval imatrix qwen-f16.gguf --text book.txt --out qwen.imatrix.gguf`
+
+`kvart quantize qwen-f16.gguf qwen-q4.gguf --type q4_k_m --imatrix qwen.imatrix.gguf`
+"""
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Measure quality.", no_args_is_help=True)
     group.command(epilog=_PERPLEXITY_EXAMPLES)(perplexity)
     group.command(epilog=_RECALL_EXAMPLES)(recall)
+    group.command(epilog=_IMATRIX_EXAMPLES)(imatrix)
     app.add_typer(group, name="eval")
 
 
@@ -42,6 +49,7 @@ def perplexity(
     sinks: params.Sinks = 4,
     window: params.Window = 0,
     threads: params.Threads = 0,
+    cpus: params.Cpus = None,
     activations: params.Activations = "int8",
     json: params.Json = False,
 ) -> None:
@@ -53,7 +61,7 @@ def perplexity(
         options.parse_kv(against)
     options.session_options(sinks=sinks, window=window)
     texts = {path: _read(path) for path in text}
-    loaded = params.load(model, threads, activations)
+    loaded = params.load(model, threads, activations, cpus=cpus)
     if not json:
         print(
             f"{'text':24} {'kv':>14} {'bits':>6} {'perplexity':>11} {'ratio':>8} {'KL mean':>10} {'99 %':>10} "
@@ -88,6 +96,7 @@ def recall(
     seed: Annotated[int, typer.Option("--seed", help="Of the texts.")] = 0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what was read back wrongly.")] = False,
     threads: params.Threads = 0,
+    cpus: params.Cpus = None,
     activations: params.Activations = "int8",
     json: params.Json = False,
 ) -> None:
@@ -97,7 +106,7 @@ def recall(
     formats = options.split_kv(kv)
     options.parse_kv(against)
     options.integer("--questions", questions, 1)
-    loaded = params.load(model, threads, activations)
+    loaded = params.load(model, threads, activations, cpus=cpus)
     with bar("reading back") as progress:
         rows = evaluate(
             loaded, kv=formats, against=against, questions=questions, tokens=tokens, seed=seed, progress=progress
@@ -114,6 +123,29 @@ def recall(
         for item in missed if verbose else ():
             print(f"  {item['question']}")
             print(f"    wanted {item['wanted']!r}, {against} {item['base']!r}, found {item['found']!r}")
+
+
+def imatrix(
+    model: params.ModelName,
+    text: Annotated[list[str], typer.Option("--text", metavar="FILE", help="A text in UTF-8. Repeatable.")],
+    out: Annotated[str, typer.Option("--out", metavar="OUT.gguf", help="The file to write.")],
+    ctx: Annotated[int, typer.Option("--ctx", help="Tokens of a window.")] = 512,
+    threads: params.Threads = 0,
+    json: params.Json = False,
+) -> None:
+    """Measure over a text how much each column of each weight matrix counts, for `kvart quantize --imatrix`."""
+    from ..importance import measure
+
+    content = "\n".join(_read(path) for path in text)
+    with bar("measuring") as progress:
+        report = measure(model, content, out, ctx=ctx, threads=threads, progress=progress)
+    if json:
+        emit(report)
+        return
+    print(
+        f"{report['path']}: {report['matrices']} matrices over {report['tokens']} tokens, "
+        f"{format.size(report['bytes'])}"
+    )
 
 
 def _read(path: str) -> str:

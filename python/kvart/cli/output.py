@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BAD_INPUT, Error
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 _BAR_AFTER_SECONDS = 1.0
@@ -56,6 +57,13 @@ def show(text: str) -> None:
 def note(text: str) -> None:
     """A remark that is no result. Dim on a terminal."""
     print(f"\033[2m{text}\033[0m" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+
+
+def table_console() -> Console:
+    """For tables on standard output: as wide as the terminal, or of 120 columns where there is none."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def error_fields(error: BaseException) -> dict[str, Any]:

@@ -82,9 +82,7 @@ def load(
 
     directory = str(manifest.kv_dir()) if kv_dir is None and session is not None else kv_dir
     with bar(f"loading {name}") as progress:
-        return Model(
-            name, threads=threads, cpus=cpus, activations=activations, kv_dir=directory, progress=progress
-        )
+        return Model(name, threads=threads, cpus=cpus, activations=activations, kv_dir=directory, progress=progress)
 
 
 def tell_resumed(session: Session) -> None:

@@ -60,7 +60,8 @@ class LockedMemory final : public Memory {
 
 class LockedBackend final : public CpuBackend {
  public:
-  explicit LockedBackend(const KernelTable& kernels, const BackendOptions& options) : CpuBackend(kernels, options) {}
+  explicit LockedBackend(const KernelTable& kernels, const BackendOptions& options)
+      : CpuBackend(kernels, ThreadPlan::Anywhere(options.n_threads), options.float_activations) {}
   std::string_view name() const override { return "locked"; }
   Memory& memory() override { return memory_; }
   int operations() const { return operations_; }

@@ -107,6 +107,42 @@ TEST_P(ThreadPoolTest, SlowTasksAreWaitedFor) {
   EXPECT_EQ(std::accumulate(done.begin(), done.end(), 0), 9);
 }
 
+// Threads beyond what the machine can run sleep: their numbers never appear, and they end with the pool all the same.
+TEST(ThreadPoolLifeTest, SleepersTakeNoPart) {
+  for (int i = 0; i < 100; ++i) {
+    ThreadPool pool(ThreadPlan{8, 2, {}, false});
+    EXPECT_EQ(pool.n_threads(), 8);
+    EXPECT_EQ(pool.n_running(), 2);
+    if (i % 3 == 0) continue;  // destroyed unused
+    std::vector<int> threads(200, -1);
+    pool.Run(200, [&](int64_t task, int thread) { threads[static_cast<size_t>(task)] = thread; });
+    for (const int thread : threads) ASSERT_TRUE(thread == 0 || thread == 1) << thread;
+  }
+}
+
+TEST(ThreadPoolLifeTest, OneRunningThreadIsTheCaller) {
+  ThreadPool pool(ThreadPlan{4, 1, {}, false});
+  const std::thread::id caller = std::this_thread::get_id();
+  int others = 0;
+  for (int batch = 0; batch < 100; ++batch) {
+    pool.Run(10, [&](int64_t, int) { others += std::this_thread::get_id() != caller; });
+  }
+  EXPECT_EQ(others, 0);
+}
+
+// The caller sleeps when a worker takes its time, and is woken by the last task.
+TEST(ThreadPoolLifeTest, CallerParksAndIsWoken) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<int> done(2);
+    pool.Run(2, [&](int64_t task, int thread) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(thread == 0 ? 1 : 12));
+      done[static_cast<size_t>(task)] = 1;
+    });
+    EXPECT_EQ(done, (std::vector<int>{1, 1}));
+  }
+}
+
 // Many times: a worker that takes the end for one more batch would sleep for ever.
 TEST(ThreadPoolLifeTest, ComesAndGoes) {
   for (int i = 0; i < 400; ++i) {

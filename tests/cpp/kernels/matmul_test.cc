@@ -39,7 +39,8 @@ TEST_P(MatmulTest, KernelIsWhatWasAskedFor) {
     const MatmulKernel& kernel = Tested(mode);
     EXPECT_EQ(kernel.type, mode.type);
     EXPECT_EQ(kernel.activations, mode.activations);
-    EXPECT_TRUE(kernel.packing == Packing::kRows || CanPackX8(kernel.type)) << kernel.name;
+    const bool scalar = GetParam() == &Scalar();
+    EXPECT_EQ(kernel.packing, scalar ? Packing::kRows : Packing::kX8) << kernel.name;
   }
   const MatmulKernel* kernel = FindMatmul(*GetParam(), DType::kF16, Activations::kInt8);
   ASSERT_NE(kernel, nullptr);

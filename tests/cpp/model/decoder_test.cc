@@ -170,7 +170,7 @@ TEST_P(Architectures, EveryUsableKernelTableGivesTheSameBits) {
     options.type = type;
     std::vector<float> expected;
     for (const KernelTable* table : UsableKernels()) {
-      Loaded m = Load(options, std::make_unique<CpuBackend>(*table, BackendOptions{1, false}));
+      Loaded m = Load(options, std::make_unique<CpuBackend>(*table, ThreadPlan::Anywhere(1), false));
       auto kv = Paged(*m.decoder);
       const std::vector<float> logits = Logits(*m.decoder, *kv, ids, 50);
       if (expected.empty()) expected = logits;
