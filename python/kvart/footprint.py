@@ -37,8 +37,8 @@ BLOCKS = {
     "iq4_nl": (32, 18),
     "iq4_xs": (256, 136),
 }
-# Bytes of a block once kernels have it in memory, where they differ: scales unpacked from 6 to 8 bits.
-_IN_MEMORY = {"q4_k": (256, 148)}
+# Blocks once they are interleaved for the kernels, where their size differs: scales of six bits are bytes there.
+_IN_MEMORY = {"q3_k": (256, 114), "q4_k": (256, 148), "q5_k": (256, 180), "iq4_xs": (256, 138)}
 
 # A process with kvart, numpy and the command line in it, and what the tokenizer keeps for a token of the vocabulary:
 # measured (docs/plan.md).
