@@ -2,6 +2,7 @@
 // Next stop: quantize.cc, which goes block by block.
 #include "quant/encode_k.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -47,22 +48,22 @@ int Clamp(float v, const Codes& codes) {
   return v < static_cast<float>(codes.high) ? static_cast<int>(std::lround(v)) : codes.high;
 }
 
+// One super-block: x, w: (256,).
 class Encoder {
  public:
   Encoder(const Layout& layout, const float* x, const float* w) : l_(layout), x_(x), w_(w) {}
 
-  SuperBlock Run() {
-    float scales[kMaxGroups] = {}, mins[kMaxGroups] = {}, scale_weights[kMaxGroups] = {}, min_weights[kMaxGroups] = {};
+  SuperBlock Run() const {
+    float scales[kMaxGroups] = {}, mins[kMaxGroups] = {}, weights[kMaxGroups] = {};
     for (int g = 0; g < l_.n_groups; ++g) {
       const Fit fit = FindScale(l_.codes, l_.size(), X(g), W(g));
       scales[g] = fit.scale;
       mins[g] = -fit.min;
-      for (int i = 0; i < l_.size(); ++i) min_weights[g] += W(g)[i];
-      scale_weights[g] = min_weights[g];
+      for (int i = 0; i < l_.size(); ++i) weights[g] += W(g)[i];
     }
     SuperBlock best;
-    best.d = FloatToHalf(FindScale(l_.scales, kMaxGroups, scales, scale_weights).scale);
-    if (l_.has_min()) best.dmin = FloatToHalf(FindScale(l_.scales, kMaxGroups, mins, min_weights).scale);
+    best.d = FloatToHalf(FindScale(l_.scales, kMaxGroups, scales, weights).scale);
+    if (l_.has_min()) best.dmin = FloatToHalf(FindScale(l_.scales, kMaxGroups, mins, weights).scale);
     best = ChooseScales(best, scales, mins);
     for (int round = 0; round < kRounds; ++round) {
       SuperBlock next = best;
@@ -78,7 +79,7 @@ class Encoder {
     return best;
   }
 
-  void Codes8(const SuperBlock& b, int8_t* q) const {
+  void RoundAll(const SuperBlock& b, int8_t* q) const {
     for (int g = 0; g < l_.n_groups; ++g) {
       Round(l_.codes, l_.size(), X(g), b.ScaleOf(g), b.MinOf(g), q + g * l_.size());
     }
@@ -96,8 +97,8 @@ class Encoder {
       const int scale = d == 0.0f ? 0 : Clamp(scales[g] / d, l_.scales);
       const int min = dmin == 0.0f ? 0 : Clamp(mins[g] / dmin, l_.scales);
       float best = -1.0f;
-      const int around = 1, around_min = l_.has_min() ? 1 : 0;
-      for (int s = scale - around; s <= scale + around; ++s) {
+      const int around_min = l_.has_min() ? 1 : 0;
+      for (int s = scale - 1; s <= scale + 1; ++s) {
         if (s < l_.scales.low || s > l_.scales.high) continue;
         for (int m = min - around_min; m <= min + around_min; ++m) {
           if (m < 0 || m > l_.scales.high) continue;
@@ -117,7 +118,7 @@ class Encoder {
   // For given integers everywhere: the halves by least squares over the whole block.
   void FitHalves(SuperBlock* b) const {
     int8_t q[kSuperBlock];
-    Codes8(*b, q);
+    RoundAll(*b, q);
     double aa = 0, ab = 0, bb = 0, xa = 0, xb = 0;  // a = scale * q, b = -min
     for (int g = 0; g < l_.n_groups; ++g) {
       const double minus_min = -b->min[g];
@@ -132,8 +133,8 @@ class Encoder {
     }
     const double determinant = aa * bb - ab * ab;
     if (determinant > 1e-6 * aa * bb) {
-      b->d = FloatToHalf(static_cast<float>((bb * xa - ab * xb) / determinant));
-      b->dmin = FloatToHalf(static_cast<float>((aa * xb - ab * xa) / determinant));
+      b->d = FloatToHalf(static_cast<float>(std::max(0.0, (bb * xa - ab * xb) / determinant)));
+      b->dmin = FloatToHalf(static_cast<float>(std::max(0.0, (aa * xb - ab * xa) / determinant)));
     } else if (aa > 0) {
       b->d = FloatToHalf(static_cast<float>((xa - HalfToFloat(b->dmin) * ab) / aa));
     }
@@ -238,9 +239,9 @@ template <class Block>
 void Encode(DType type, const float* x, const float* w, uint8_t* out) {
   const Layout layout = LayoutOf(type);
   const Encoder encoder(layout, x, w);
-  const SuperBlock s = Encoder(layout, x, w).Run();
+  const SuperBlock s = encoder.Run();
   int8_t codes[kSuperBlock];
-  encoder.Codes8(s, codes);
+  encoder.RoundAll(s, codes);
   uint8_t q[kSuperBlock];
   for (int i = 0; i < kSuperBlock; ++i) q[i] = static_cast<uint8_t>(codes[i] - layout.codes.low);
   Block block;

@@ -1,7 +1,7 @@
 #include "quant/quantize.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 #include "quant/encode_k.h"
@@ -33,26 +33,20 @@ Status CheckValues(DType type, const float* src, int64_t n) {
   return Status::Ok();
 }
 
-// What the squared error of each column of one block costs: its importance, and more for values of the larger kind.
-// False where the block is nothing but zeros.
+// What the squared error of each column of one block costs: its importance, and somewhat more for large values, which
+// stand where the model leans on a weight. False where the block holds nothing.
 bool WeightsOf(const float* x, const float* importance, int n, float* w) {
-  static const int mode = getenv("KVQ_MODE") ? atoi(getenv("KVQ_MODE")) : 3;
-  float largest = 0, most = 0, squares = 0;
+  float largest = 0.0f, most = 0.0f, squares = 0.0f;
   for (int i = 0; i < n; ++i) {
-    largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+    largest = std::max(largest, std::fabs(x[i]));
     squares += x[i] * x[i];
-    if (importance != nullptr) most = importance[i] > most ? importance[i] : most;
+    if (importance != nullptr) most = std::max(most, importance[i]);
   }
   if (largest < kNothing) return false;
   const float mean = squares / static_cast<float>(n);
   for (int i = 0; i < n; ++i) {
-    const float v = x[i] * x[i];
     const float relative = most > 0.0f ? importance[i] / most + kLeastImportance : 1.0f;
-    w[i] = relative * (mode == 0   ? 1
-                       : mode == 3 ? std::sqrt(2 * mean + v)
-                       : mode == 4 ? mean + v
-                       : mode == 5 ? std::sqrt(v) + std::sqrt(mean)
-                                   : v + 1e-6f * mean);
+    w[i] = relative * std::sqrt(2.0f * mean + x[i] * x[i]);
   }
   return true;
 }
