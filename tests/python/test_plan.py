@@ -346,9 +346,9 @@ def test_each_device_makes_a_plan(name: str) -> None:
 
 
 def test_this_machine() -> None:
-    start = time.process_time()
+    start = time.monotonic()
     device = devices.this()
-    assert time.process_time() - start < 4.0  # of all its cores
+    assert time.monotonic() - start < 20.0  # two seconds on an idle machine
     assert 0 < device.os_share < device.memory and device.cores >= 1 and device.cpu_reach == 1
     assert device.bandwidth is not None and 1e8 < device.bandwidth < 1e13
     result = plan("qwen3-0.6b", device)
