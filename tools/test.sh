@@ -75,7 +75,8 @@ step_cpp() {
   echo "-- the kernels of this machine"
   run_ctest release
   echo "-- KVART_KERNELS=scalar"
-  KVART_KERNELS=scalar run_ctest release
+  # Scalar is slow: what only repeats a test on more cuts is left to the kernels of this machine, which are bit-equal.
+  KVART_KERNELS=scalar GTEST_FILTER='-*AtEveryCut*' run_ctest release
   python3 tools/check_kernels.py --objects build/release
 }
 

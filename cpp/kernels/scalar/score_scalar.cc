@@ -53,8 +53,14 @@ void ScoreChannels(const ScoreArgs& a) {
       const float rest_step = QuantizeVector(u, a.head_dim, rest);
       const int end = std::min(a.tokens, (g + 1) * b.group());
       for (int t = g * b.group(); t < end; ++t) {
-        const float s = std::fma(static_cast<float>(CodeDot(a, z, t, 0, a.head_dim)), unit * step, base);
-        a.s[r][t] = std::fma(static_cast<float>(CodeDot(a, rest, t, 0, a.head_dim)), unit * rest_step, s);
+        int32_t dot = 0, rest_dot = 0;
+        for (int c = 0; c < a.head_dim; ++c) {
+          const int32_t code = CodeOf(b, a.k, t, c);
+          dot += z[c] * code;
+          rest_dot += rest[c] * code;
+        }
+        const float s = std::fma(static_cast<float>(dot), unit * step, base);
+        a.s[r][t] = std::fma(static_cast<float>(rest_dot), unit * rest_step, s);
       }
     }
   }
