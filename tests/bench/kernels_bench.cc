@@ -15,7 +15,7 @@ namespace kvart {
 namespace {
 
 constexpr int64_t kEmbd = 1024, kFf = 4864;  // whole super-blocks
-constexpr int64_t kRows = 512;  // of a matrix: what a thread has in hand, and no more than its cache holds
+constexpr int64_t kRows = 512;               // of a matrix: what a thread has in hand, and no more than its cache holds
 constexpr int kHeadDim = 64, kPage = 128, kGroup = 7;
 constexpr const char* kKvFormats[] = {"f16",      "f32",        "int8",           "int8-g32",  "int4",
                                       "int4-sym", "int4-token", "int4-token-g64", "int4-knorm"};
