@@ -26,6 +26,7 @@ OPS = {
     "matmul": 2,  # weights, activations
     "score": 1,  # keys; integers with where their scales lie: _channel or _token
     "mix": 1,  # values
+    "refine": 0,
     "softmax": 0,
     "attend_merge": 0,
     "rms_norm": 0,
@@ -35,7 +36,7 @@ OPS = {
 }
 AXES = {"score": "(?:_channel|_token)?"}
 FILES = ("rows", "table", "tables")  # names of files for small things; another file holds what its first word says
-NEIGHBOURS = {"softmax": "mix"}  # … or what is done in the same breath
+NEIGHBOURS = {"softmax": "mix", "refine": "score"}  # … or what is done in the same breath
 _TYPE = "(?:" + "|".join(sorted(TYPES, key=len, reverse=True)) + ")"
 _OP = "(?:" + "|".join(f"{op}{f'_{_TYPE}' * n}{AXES.get(op, '')}" for op, n in OPS.items()) + ")"
 _NAME = re.compile(rf"{_OP}_(?P<isa>{'|'.join(ISAS)})(?:_[a-z0-9]+)?")

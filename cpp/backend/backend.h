@@ -90,8 +90,10 @@ class Backend {
   virtual Status Attend(const AttentionShape& shape, Address q, std::span<const KvSpan> spans, Address out) = 0;
 
   // Turns a full open page (laid out as KvOffsets) into the payload of a sealed one (SealedOffsets), on the host.
-  // Tokens before `first` stay out of the ranges. The bytes are the same on every backend.
-  virtual Status SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) = 0;
+  // Tokens before `first` stay out of the ranges. query_squares: (n_layers, n_kv_heads, head_dim), what an error in a
+  // channel of a key weighs; only for keys that have fine rows. The bytes are the same on every backend.
+  virtual Status SealPage(const KvGeometry& geometry, Address page, int first, std::span<const float> query_squares,
+                          std::vector<uint8_t>* payload) = 0;
 
   // x += in · Wᵀ + bias. in: (n, cols); x: (n, rows)
   virtual Status ProjectAdd(const Matrix& w, Address bias, int64_t n, Address in, Address x) = 0;

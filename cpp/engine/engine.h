@@ -181,9 +181,9 @@ class Session {
   // K/V of all cached tokens as floats: k and v (n_kv_heads, size, head_dim) for one layer, keys after RoPE. The K/V of
   // a token that Next has just added are computed first. Dropped by a window: zeros.
   Status ReadKv(int layer, std::vector<float>* k, std::vector<float>* v);
-  // A sealed page's bytes of one layer as they are kept (FORMAT.md): its KV heads' key and value blocks. NotFound when
-  // the page is not sealed.
-  Status ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes);
+  // A sealed page's bytes of one layer as they are kept (FORMAT.md): its KV heads' key and value blocks; and, of all
+  // layers, its fine rows. NotFound when the page is not sealed.
+  Status ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes, std::vector<uint8_t>* fine);
 
   struct Impl;
   explicit Session(std::unique_ptr<Impl> impl);

@@ -159,7 +159,7 @@ Status Session::ImportKv(std::span<const int32_t> ids, std::span<const std::vect
   });
 }
 
-Status Session::ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes) {
+Status Session::ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes, std::vector<uint8_t>* fine) {
   return Guarded([&]() -> Status {
     Impl& s = *impl_;
     KVART_RETURN_IF_ERROR(s.CheckUsable());
@@ -174,7 +174,10 @@ Status Session::ReadRawPage(int64_t page, int layer, std::vector<uint8_t>* bytes
     for (const KvView::Run& run : s.kv->View(layer, s.kv->size()).runs) {
       if (!run.sealed || run.pos != page * g.page_tokens) continue;
       bytes->resize(static_cast<size_t>(offsets.head_bytes() * g.n_kv_heads));
-      return s.shared().decoder->backend().memory().Read(bytes->data(), run.k, bytes->size());
+      fine->resize(offsets.fine().bytes());
+      const Memory& memory = s.shared().decoder->backend().memory();
+      KVART_RETURN_IF_ERROR(memory.Read(fine->data(), run.fine, fine->size()));
+      return memory.Read(bytes->data(), run.k, bytes->size());
     }
     return Errorf(StatusCode::kNotFound, "page %lld is not sealed; the session has %lld tokens in pages of %d",
                   static_cast<long long>(page), static_cast<long long>(s.kv->size()), g.page_tokens);
@@ -197,7 +200,9 @@ Status Session::ReadKv(int layer, std::vector<float>* k, std::vector<float>* v) 
 
     const KvView view = s.kv->View(layer, n);
     const Memory& memory = s.shared().decoder->backend().memory();
-    std::vector<uint8_t> raw;
+    const SealedOffsets sealed(g);
+    const KvFine& fine = sealed.fine();
+    std::vector<uint8_t> raw, section;
     std::vector<float> rows;
     // One head's rows of one run into their places.
     const auto read = [&](const KvView::Run& run, int head, bool keys, std::vector<float>* out) -> Status {
@@ -209,6 +214,11 @@ Status Session::ReadKv(int layer, std::vector<float>* k, std::vector<float>* v) 
       const Address from = (keys ? run.k : run.v) + static_cast<Address>(head * run.head_stride);
       KVART_RETURN_IF_ERROR(memory.Read(raw.data(), from, raw.size()));
       block.Decode(raw.data(), rows.data());
+      if (keys && run.sealed && fine.rows() > 0) {
+        section.resize(fine.bytes());
+        KVART_RETURN_IF_ERROR(memory.Read(section.data(), run.fine, section.size()));
+        fine.AddTo(block, raw.data(), layer * g.n_kv_heads + head, section.data(), rows.data());
+      }
       const int64_t end = std::min<int64_t>(run.n, n - run.pos);
       std::copy(rows.begin() + run.first * g.head_dim, rows.begin() + end * g.head_dim,
                 out->begin() + (head * n + run.pos + run.first) * g.head_dim);

@@ -37,6 +37,16 @@ void AttendPage(const KernelTable& table, const PageKernels& kernels, const Atte
     score.s = s;
     if (begin == 0) Prefetch(a.next_k, a.next_k_bytes);
     kernels.score->run(score);
+    if (a.fine.n > 0) {
+      RefineArgs refine;
+      refine.fine = a.fine;
+      refine.scales = a.k + kernels.keys->params();
+      refine.tokens = most;
+      refine.n_rows = n;
+      refine.q = q;
+      refine.s = s;
+      table.refine(refine);
+    }
     SoftmaxArgs softmax;
     softmax.first = a.first;
     softmax.n_rows = n;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/kernels.h"
+#include "quant/kv_fine.h"
 
 namespace kvart {
 
@@ -18,6 +19,7 @@ struct PageKernels {
 struct AttendPageArgs {
   const uint8_t* k = nullptr;  // float: (page tokens / 8, head_dim, 8); integers: a KvBlock
   const uint8_t* v = nullptr;  // float: (page tokens, head_dim); integers: a KvBlock
+  KvFine::Head fine;           // of integer keys that have them
   int head_dim = 0;            // a multiple of 8
   int first = 0;               // tokens before this one are not looked at
   int64_t n_tokens = 0;

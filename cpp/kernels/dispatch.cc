@@ -16,6 +16,7 @@ const KernelTable& ScalarTable() {
       .name = "scalar",
       .matmul = {scalar::kMatmul, scalar::kMatmulCount},
       .score = {scalar::kScore, scalar::kScoreCount},
+      .refine = scalar::refine_scalar,
       .softmax = scalar::softmax_scalar,
       .mix = {scalar::kMix, scalar::kMixCount},
       .attend_merge = scalar::attend_merge_scalar,

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "quant/dtype.h"
 #include "quant/kv_block.h"
+#include "quant/kv_fine.h"
 #include "quant/packed.h"
 
 namespace kvart {
@@ -106,6 +107,17 @@ struct ScoreKernel {
   void (*run)(const ScoreArgs&);
 };
 
+// Second codes of some channels, behind a score kernel: for each row i of `fine` in order, with c its channel and u =
+// (q[r][c] * scale_c) * 0.0625: s[r][t] = fma(u, m_it - 7.5, s[r][t]) for t < tokens.
+struct RefineArgs {
+  KvFine::Head fine;
+  const uint8_t* scales = nullptr;  // (head_dim) halves: of the block's keys
+  int tokens = 0;                   // s beyond, up to a multiple of 16 within kMaxPageTokens, is unspecified
+  int n_rows = 0;
+  const float* const* q = nullptr;       // (n_rows) of (head_dim)
+  float (*s)[kMaxPageTokens] = nullptr;  // (n_rows), aligned to 64 bytes
+};
+
 // In place, per row r over first <= t < visible[r]: m = max s; s_t = Exp2(s_t - m), 0 outside; l = sum in eight lanes
 // (t % 8), LaneSum. Nothing to see gives m = -inf, l = 0.
 struct SoftmaxArgs {
@@ -141,6 +153,7 @@ struct KernelTable {
   const KernelTable* fallback = nullptr;  // where to look for a row that is not here; scalar's comes last
   std::span<const MatmulKernel> matmul;   // in order of preference
   std::span<const ScoreKernel> score;
+  void (*refine)(const RefineArgs&);
   void (*softmax)(const SoftmaxArgs&);
   std::span<const MixKernel> mix;
   void (*attend_merge)(const AttendMergeArgs&);

@@ -1,5 +1,7 @@
 #include "kvcache/layout.h"
 
+#include <algorithm>
+
 namespace kvart {
 
 std::string KvGeometry::ToString() const {
@@ -8,6 +10,24 @@ std::string KvGeometry::ToString() const {
                      " tokens, k=" + kvart::ToString(formats.k, true) + ", v=" + kvart::ToString(formats.v, false);
   if (seals()) text += ", " + std::to_string(sinks) + " sinks";
   return text;
+}
+
+int FineRows(const KvGeometry& g) {
+  if (!g.formats.k.fine()) return 0;
+  const KvBlock keys(g.formats.k, true, g.page_tokens, g.head_dim),
+      values(g.formats.v, false, g.page_tokens, g.head_dim);
+  const uint64_t heads = static_cast<uint64_t>(g.n_layers) * static_cast<uint64_t>(g.n_kv_heads);
+  const uint64_t channels = heads * static_cast<uint64_t>(g.head_dim);
+  const uint64_t used = PayloadOffset(g.page_tokens) + (heads * (keys.bytes() + values.bytes()) + 63) / 64 * 64;
+  const uint64_t left = (kSlotAlign - used % kSlotAlign) % kSlotAlign;
+  constexpr uint64_t kMost = 65535;  // what its table counts to
+  uint64_t rows = std::min(channels / 16, kMost);
+  const uint64_t least = std::min(channels / 128, rows);
+  const auto bytes = [&](uint64_t n) {
+    return KvFine(static_cast<int>(heads), static_cast<int>(n), g.page_tokens).bytes();
+  };
+  while (rows > least && bytes(rows) > left) --rows;
+  return static_cast<int>(rows);
 }
 
 Status CheckGeometry(const KvGeometry& g) {

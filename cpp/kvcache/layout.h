@@ -13,11 +13,18 @@
 
 #include "base/status.h"
 #include "quant/kv_block.h"
+#include "quant/kv_fine.h"
 #include "quant/kv_format.h"
 
 namespace kvart {
 
 constexpr int kTileTokens = 8;
+
+// A page's slot: a head, the payload from PayloadOffset() on, rounded up. 16 KiB suits every size of a system's pages.
+constexpr uint64_t kSlotAlign = 16384;
+constexpr uint64_t PayloadOffset(int page_tokens) {
+  return (96 + 4 * static_cast<uint64_t>(page_tokens) + 1023) / 1024 * 1024;
+}
 
 // The shape of a model's K/V and the formats they are kept in. Two caches fit together only if all of it is equal.
 struct KvGeometry {
@@ -72,24 +79,35 @@ class KvOffsets {
   int64_t k_token_bytes_, v_token_bytes_, capacity_;
 };
 
-// Offsets in a sealed page's payload: for each layer, for each KV head, the key block and the value block.
+// How many fine rows a sealed page has: what the rounding of its slot leaves room for, so that they cost nothing; at
+// least one for 128 channels, at most one for 16. 0 where the keys' format has none.
+int FineRows(const KvGeometry& geometry);
+
+// Offsets in a sealed page's payload: for each layer, for each KV head, the key block and the value block; then, from
+// the next multiple of 64 on, the fine rows of all.
 class SealedOffsets {
  public:
   explicit SealedOffsets(const KvGeometry& g)
       : keys_(g.formats.k, true, g.page_tokens, g.head_dim),
         values_(g.formats.v, false, g.page_tokens, g.head_dim),
+        fine_(g.n_layers * g.n_kv_heads, FineRows(g), g.page_tokens),
         n_layers_(g.n_layers),
         n_kv_heads_(g.n_kv_heads) {}
 
   const KvBlock& keys() const { return keys_; }
   const KvBlock& values() const { return values_; }
+  const KvFine& fine() const { return fine_; }
   int64_t head_bytes() const { return static_cast<int64_t>(keys_.bytes() + values_.bytes()); }
-  uint64_t bytes() const { return static_cast<uint64_t>(head_bytes() * n_kv_heads_ * n_layers_); }
+  uint64_t bytes() const { return fine_.rows() > 0 ? Fine() + fine_.bytes() : block_bytes(); }
   int64_t Keys(int layer) const { return layer * n_kv_heads_ * head_bytes(); }  // KV head 0
   int64_t Values(int layer) const { return Keys(layer) + static_cast<int64_t>(keys_.bytes()); }
+  uint64_t Fine() const { return (block_bytes() + 63) / 64 * 64; }
 
  private:
+  uint64_t block_bytes() const { return static_cast<uint64_t>(head_bytes() * n_kv_heads_ * n_layers_); }
+
   KvBlock keys_, values_;
+  KvFine fine_;
   int n_layers_, n_kv_heads_;
 };
 

@@ -57,7 +57,7 @@ class PagedSequence final : public KvSequence {
   }
 
   KvView View(int layer, int64_t n_tokens) const override {
-    KvView view{geometry_, {}};
+    KvView view{geometry_, layer, {}};
     const int64_t page_tokens = geometry_.page_tokens;
     view.runs.reserve(sealed_.size() + open_.size() + 1);
     const size_t begin = FirstVisible(sealed_.size());
@@ -76,6 +76,7 @@ class PagedSequence final : public KvSequence {
       run.n = geometry_.page_tokens;
       run.first = i == 0 ? geometry_.sinks : 0;
       run.sealed = true;
+      run.fine = base + static_cast<Address>(sealed_offsets_.Fine());
       view.runs.push_back(run);
     }
     for (int64_t pos = open_begin(); pos < n_tokens; pos += page_tokens) {
@@ -113,7 +114,7 @@ class PagedSequence final : public KvSequence {
       head.previous = LastName();
       head.name = NameOfPage(head.previous, head.ids);
       KVART_ASSIGN_OR_RETURN(std::shared_ptr<const SlotRef> slot, store_->Find(head));
-      if (slot == nullptr) break;
+      if (slot == nullptr || !Usable(slot->payload())) break;
       if (sealed_.empty() && geometry_.sinks > 0) {
         KVART_ASSIGN_OR_RETURN(sinks_, FindSinks(head.name));
         if (sinks_ == nullptr) break;
@@ -205,6 +206,7 @@ class PagedSequence final : public KvSequence {
       std::shared_ptr<const SlotRef> slot;
       if (!payload.empty()) {
         if (payload.size() != sealed_offsets_.bytes()) return misfit("a page", payload.size(), sealed_offsets_.bytes());
+        if (!Usable(payload)) return Status(StatusCode::kCorrupt, "a page whose table of fine rows is not one");
         KVART_ASSIGN_OR_RETURN(slot, store_->Put(head, payload));
       }
       sealed_.push_back({head.name, std::move(slot)});
@@ -247,6 +249,12 @@ class PagedSequence final : public KvSequence {
   // The first sealed page that tokens of page `page` see.
   size_t FirstVisible(size_t page) const {
     return window_pages_ > 0 && page > window_pages_ ? page - window_pages_ : 0;
+  }
+
+  // What a page from a file must fulfil beyond its checksum, so that nothing is read outside it.
+  bool Usable(std::span<const uint8_t> payload) const {
+    const KvFine& fine = sealed_offsets_.fine();
+    return fine.rows() == 0 || fine.Valid(payload.subspan(sealed_offsets_.Fine()), geometry_.head_dim);
   }
 
   static KvView::Run FloatRun(Address base, const KvOffsets& at, int layer, int64_t pos, int32_t n) {
@@ -364,7 +372,7 @@ class ContiguousSequence final : public KvSequence {
   }
 
   KvView View(int layer, int64_t n_tokens) const override {
-    KvView view{geometry_, {}};
+    KvView view{geometry_, layer, {}};
     for (int64_t token = 0; token < n_tokens; token += geometry_.page_tokens) {
       KvView::Run run;
       run.k = block_.address() + static_cast<Address>(layout_.Keys(layer, token));

@@ -26,10 +26,12 @@ struct KvView {
     int32_t n = 0;            // tokens
     int32_t first = 0;        // tokens before this one are not to be read here: sinks, which have a run of their own
     bool sealed = false;
+    Address fine = 0;  // of a sealed page: its fine rows, KvFine of all layers
     bool turned =
         false;  // the query is turned back by `dropped` positions first, as if what was dropped had never been
   };
   KvGeometry geometry;
+  int layer = 0;
   std::vector<Run> runs;
   int64_t dropped = 0;  // tokens between the sinks and the window that are gone
 };

@@ -6,6 +6,7 @@
 namespace kvart {
 namespace {
 
+constexpr int kQueryTokens = 64;    // more of them choose hardly another channel
 constexpr int64_t kLogitRows = 32;  // rows of logits at a time when all are wanted: 20 MB for a Qwen vocabulary
 
 }  // namespace
@@ -69,11 +70,34 @@ Status Decoder::SealFullPage(KvSequence& sequence) {
   std::vector<uint8_t> payload;
   const KvGeometry& g = sequence.geometry();
   const int first = sequence.size() == g.page_tokens ? g.sinks : 0;
-  KVART_RETURN_IF_ERROR(backend_->SealPage(g, page, first, &payload));
+  if (g.formats.k.fine() && query_squares_.empty()) KVART_RETURN_IF_ERROR(MeasureQueries());
+  KVART_RETURN_IF_ERROR(backend_->SealPage(g, page, first, query_squares_, &payload));
   return sequence.Seal(payload);
 }
 
-Status Decoder::Forward(std::span<const DecodeSpan> batch) {
+// From a text of arbitrary tokens: which way a head's queries point is in its weights, and what the text is about
+// changes it little (docs/quality.md). So nothing has to be brought along, and every text gets the same.
+Status Decoder::MeasureQueries() {
+  const KvFormats f16 = {{KvCode::kF16}, {KvCode::kF16}};
+  KVART_ASSIGN_OR_RETURN(const std::unique_ptr<KvSequence> sequence,
+                         NewContiguousSequence(Geometry(f16), backend_->memory()));
+  std::vector<int32_t> ids(kQueryTokens);
+  uint64_t random = 0x9e3779b97f4a7c15u;
+  for (int32_t& id : ids) {  // xorshift64 (Marsaglia 2003)
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    id = static_cast<int32_t>(random % static_cast<uint64_t>(config_.n_vocab));
+  }
+  QuerySquares squares(config_);
+  const DecodeSpan span{sequence.get(), ids};
+  KVART_RETURN_IF_ERROR(Pass({&span, 1}, &squares));
+  query_squares_.assign(squares.sums().begin(), squares.sums().end());
+  return Status::Ok();
+}
+
+// squares, if any, gets the queries of all layers.
+Status Decoder::Pass(std::span<const DecodeSpan> batch, QuerySquares* squares) {
   KVART_RETURN_IF_ERROR(Check(batch));
   for (const DecodeSpan& span : batch) KVART_RETURN_IF_ERROR(SealFullPage(*span.sequence));
   std::vector<int32_t> tokens;
@@ -112,6 +136,11 @@ Status Decoder::Forward(std::span<const DecodeSpan> batch) {
     const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
     for (size_t i = 0; i < spans.size(); ++i) spans[i].view = batch[i].sequence->View(layer, spans[i].pos + spans[i].n);
     KVART_RETURN_IF_ERROR(backend_->ProjectQkv(w.attention, shape, n, x, angles_.address(), spans, q));
+    if (squares != nullptr) {
+      std::vector<float> queries(static_cast<size_t>(n * config_.n_heads * config_.head_dim));
+      KVART_RETURN_IF_ERROR(backend_->memory().Read(queries.data(), q, queries.size() * sizeof(float)));
+      squares->Add(layer, n, rope_, queries);
+    }
     KVART_RETURN_IF_ERROR(backend_->Attend(shape, q, spans, attended));
     KVART_RETURN_IF_ERROR(backend_->ProjectAdd(*w.attention.out, w.attention.out_bias, n, attended, x));
     KVART_RETURN_IF_ERROR(backend_->GatedMlp(w.mlp, config_.norm_eps, n, x));

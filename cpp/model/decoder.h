@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "kvcache/sequence.h"
 #include "model/config.h"
+#include "model/query_squares.h"
 #include "model/rope.h"
 #include "model/weights.h"
 
@@ -42,9 +43,11 @@ class Decoder {
 
   // Computes K/V and logits of a batch of spans, each of another sequence, and commits the K/V. On failure no sequence
   // has changed, but that full pages may be sealed.
-  Status Forward(std::span<const DecodeSpan> batch);
+  Status Forward(std::span<const DecodeSpan> batch) { return Pass(batch, nullptr); }
 
  private:
+  Status Pass(std::span<const DecodeSpan> batch, QuerySquares* squares);
+  Status MeasureQueries();
   Decoder(ModelConfig config, std::unique_ptr<Backend> backend)
       : config_(std::move(config)), rope_(config_.rope, config_.head_dim), backend_(std::move(backend)) {}
 
@@ -56,6 +59,8 @@ class Decoder {
   Rope rope_;
   std::unique_ptr<Backend> backend_;
   ModelWeights weights_;  // after backend_: freed before it
+  std::vector<float>
+      query_squares_;  // (n_layers, n_kv_heads, head_dim), once a page was sealed whose keys have fine rows
 
   // Activations of up to capacity_ rows, in the backend's memory.
   int64_t capacity_ = 0;

@@ -25,11 +25,13 @@ struct KvFormat {
   uint16_t group = 0;      // values that share a scale; 0: all of the page's tokens, or all of the head's channels
 
   bool operator==(const KvFormat&) const = default;
+  // Keys that have second codes for some channels (quant/kv_fine.h): `int4` with a group that is the page.
+  bool fine() const { return code == KvCode::kInt4 && axis == KvAxis::kChannel && !symmetric && group == 0; }
   bool is_float() const { return code == KvCode::kF32 || code == KvCode::kF16; }
 };
 
-// The formats of keys and values that a name stands for: "f32", "f16", "int8", "int4" (keys per channel, values per
-// token, both with a centre), "int4-sym" (no centres), "int4-token" (keys per token as well), "int4-knorm" (unit keys
+// The formats of keys and values that a name stands for: "f32", "f16", "int8", "int4" (keys per channel, the weightiest
+// with a second code; values per token; both with a centre), "int4-sym" (no centres), "int4-token" (keys per token as well), "int4-knorm" (unit keys
 // per token, their lengths apart), and any of the integer ones but int4-knorm with "-g32", "-g64" or "-g128" behind.
 // InvalidArgument lists them.
 struct KvFormats {

@@ -306,14 +306,17 @@ class Session:
 
     def raw_page(self, page: int, layer: int) -> list[RawHead]:
         """A layer of a sealed page as it is kept: for each KV head its codes, scales and centres. NotFound if open."""
-        from .raw import parse_page
+        from .raw import parse_fine, parse_page
 
         core = self._open()
         number = options.integer("page", page, 0)
-        data = core.read_raw_page(number, options.integer("layer", layer, 0, self.model.info.n_layers - 1))
+        layer = options.integer("layer", layer, 0, self.model.info.n_layers - 1)
+        data, fine = core.read_raw_page(number, layer)
         given = core.options
         info = self.model.info
-        return parse_page(data, given.k_format, given.v_format, info.n_kv_heads, info.head_dim)
+        heads = info.n_layers * info.n_kv_heads
+        rows = parse_fine(fine, heads)[layer * info.n_kv_heads :] if fine else None
+        return parse_page(data, given.k_format, given.v_format, info.n_kv_heads, info.head_dim, rows)
 
     def import_kv(self, ids: Text, kv: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]) -> None:
         """Replaces what the session holds by ids and their K/V, of the shapes that kv() gives. Float formats only."""

@@ -19,6 +19,7 @@ class RawBlock:
 
     Scales and centres are views of data: (groups, values of a group) where keys have them along channels, groups of
     tokens; where they go along tokens, groups of channels. norms: lengths of the rows, of int4-knorm alone.
+    fine: channels of `int4` keys that have a second code of 0 … 15, which adds scale / 16 · (code − 7.5).
     """
 
     format: str
@@ -29,6 +30,7 @@ class RawBlock:
     norms: npt.NDArray[np.float16] | None
     per_token: bool
     group: int
+    fine: dict[int, npt.NDArray[np.uint8]]  # (tokens) each
 
     def dequantize(self) -> npt.NDArray[np.float32]:
         """(tokens, head_dim) float32. Sinks are kept elsewhere: their rows in the first page mean nothing."""
@@ -43,6 +45,9 @@ class RawBlock:
         if self.per_token:
             scales, centres = scales.T, centres.T
         values = centres + scales * codes
+        for channel, second in self.fine.items():
+            step = scales[:, channel] * np.float32(0.0625)
+            values[:, channel] += step * (second.astype(np.float32) - np.float32(7.5))
         return values if self.norms is None else values * self.norms.astype(np.float32)[:, None]
 
 
@@ -54,26 +59,51 @@ class RawHead:
     v: RawBlock
 
 
-def parse_page(data: bytes, k_format: str, v_format: str, n_kv_heads: int, head_dim: int) -> list[RawHead]:
-    """The heads of one layer of a sealed page."""
+def parse_fine(section: bytes, n_heads: int) -> list[dict[int, npt.NDArray[np.uint8]]]:
+    """For each KV head of all layers its fine rows: channel → codes (tokens)."""
+    tokens = _core.PAGE_TOKENS
+    starts = np.frombuffer(section, "<u2", n_heads + 1)
+    rows = int(starts[-1])
+    channels = np.frombuffer(section, "<u2", rows, starts.nbytes)
+    begin = -(-(starts.nbytes + channels.nbytes) // 64) * 64
+    packed = np.frombuffer(section, np.uint8, offset=begin).reshape(rows, -1, 8)
+    codes = np.stack([packed & 15, packed >> 4], axis=2).reshape(rows, -1)[:, :tokens]
+    return [
+        {int(channels[i]): codes[i] for i in range(start, end)}
+        for start, end in zip(starts[:-1], starts[1:], strict=True)
+    ]
+
+
+def parse_page(
+    data: bytes,
+    k_format: str,
+    v_format: str,
+    n_kv_heads: int,
+    head_dim: int,
+    fine: list[dict[int, npt.NDArray[np.uint8]]] | None = None,
+) -> list[RawHead]:
+    """The heads of one layer of a sealed page; fine: of these heads, as parse_fine gives them."""
     tokens = _core.PAGE_TOKENS
     k, v = _core.kv_blocks(k_format, v_format, tokens, head_dim)
     step = k["bytes"] + v["bytes"]
     heads = []
-    for start in range(0, n_kv_heads * step, step):
+    for head, start in enumerate(range(0, n_kv_heads * step, step)):
         middle = start + k["bytes"]
         heads.append(
             RawHead(
-                _block(data[start:middle], k, True, tokens, head_dim),
-                _block(data[middle : start + step], v, False, tokens, head_dim),
+                _block(data[start:middle], k, True, tokens, head_dim, fine[head] if fine else {}),
+                _block(data[middle : start + step], v, False, tokens, head_dim, {}),
             )
         )
     return heads
 
 
-def _block(data: bytes, shape: dict[str, Any], keys: bool, tokens: int, head_dim: int) -> RawBlock:
+def _block(
+    data: bytes, shape: dict[str, Any], keys: bool, tokens: int, head_dim: int, fine: dict[int, npt.NDArray[np.uint8]]
+) -> RawBlock:
     bits, n_groups, n_per_group = shape["bits"], shape["n_groups"], shape["n_per_group"]
     fields = {"format": shape["format"], "data": data, "per_token": shape["per_token"], "group": shape["group"]}
+    fields["fine"] = fine
     if bits >= 16:
         floats: npt.NDArray[Any] = np.frombuffer(data, np.float32 if bits == 32 else np.float16)
         if keys:

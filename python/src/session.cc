@@ -94,9 +94,10 @@ void BindSession(py::module_& module) {
       .def(
           "read_raw_page",
           [](Session& session, int64_t page, int layer) {
-            std::vector<uint8_t> bytes;
-            Check(Unlocked([&] { return session.ReadRawPage(page, layer, &bytes); }));
-            return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+            std::vector<uint8_t> bytes, fine;
+            Check(Unlocked([&] { return session.ReadRawPage(page, layer, &bytes, &fine); }));
+            return py::make_tuple(py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+                                  py::bytes(reinterpret_cast<const char*>(fine.data()), fine.size()));
           },
           py::arg("page"), py::arg("layer"))
       .def("import_kv", &ImportKv, py::arg("ids"), py::arg("kv"))

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "kernels/attend.h"
+#include "quant/half.h"
 
 namespace kvart {
 namespace {
@@ -48,9 +49,13 @@ struct Shares {
 
 // The shares of a run: args but for what the run itself says.
 // turned: args.q's queries turned back.
-void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView::Run& run, int64_t kv_head,
-               const float* turned, AttendPageArgs args) {
+void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView& view, const KvView::Run& run,
+               int64_t kv_head, const float* turned, AttendPageArgs args) {
   if (run.turned) args.q = turned;
+  if (run.fine != 0) {
+    args.fine =
+        kernels.layout.fine().head(HostPointer<uint8_t>(run.fine), view.layer * view.geometry.n_kv_heads + kv_head);
+  }
   const Address stride = static_cast<Address>(kv_head * run.head_stride);
   args.k = HostPointer<uint8_t>(run.k + stride);
   args.v = HostPointer<uint8_t>(run.v + stride);
@@ -118,24 +123,51 @@ void CpuBackend::AppendKv(const AttentionShape& shape, std::span<const KvSpan> s
   }
 }
 
-Status CpuBackend::SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) {
+Status CpuBackend::SealPage(const KvGeometry& geometry, Address page, int first, std::span<const float> query_squares,
+                            std::vector<uint8_t>* payload) {
   const SealedOffsets sealed(geometry);
   const KvOffsets open(geometry, geometry.page_tokens);
-  payload->resize(sealed.bytes());
-  const int head_dim = geometry.head_dim, tokens = geometry.page_tokens;
-  pool_.Run(int64_t{geometry.n_layers} * geometry.n_kv_heads, [&](int64_t task, int) {
-    const int layer = static_cast<int>(task / geometry.n_kv_heads);
-    const int64_t head = task % geometry.n_kv_heads;
-    const uint16_t* keys =
-        HostPointer<uint16_t>(page + static_cast<Address>(open.Keys(layer, 0) + head * open.head_bytes()));
-    const uint16_t* values =
-        HostPointer<uint16_t>(page + static_cast<Address>(open.Values(layer, 0) + head * open.head_bytes()));
+  const KvBlock& keys = sealed.keys();
+  const int head_dim = geometry.head_dim, tokens = geometry.page_tokens, n_kv_heads = geometry.n_kv_heads;
+  const int64_t n_heads = int64_t{geometry.n_layers} * n_kv_heads;
+  payload->assign(sealed.bytes(), 0);
+  const auto from = [&](int64_t head, bool of_keys) {  // of an open page's rows, the head counted over all layers
+    const int layer = static_cast<int>(head / n_kv_heads);
+    const int64_t at = of_keys ? open.Keys(layer, 0) : open.Values(layer, 0);
+    return HostPointer<uint16_t>(page + static_cast<Address>(at + head % n_kv_heads * open.head_bytes()));
+  };
+  const auto rows_of = [&](int64_t head) {  // (tokens, head_dim)
+    const uint16_t* tiles = from(head, true);
     std::vector<uint16_t> rows(static_cast<size_t>(tokens * head_dim));
     for (int t = 0; t < tokens; ++t) {
-      for (int c = 0; c < head_dim; ++c) rows[static_cast<size_t>(t * head_dim + c)] = keys[KeyIndex(t, c, head_dim)];
+      for (int c = 0; c < head_dim; ++c) rows[static_cast<size_t>(t * head_dim + c)] = tiles[KeyIndex(t, c, head_dim)];
     }
-    sealed.keys().Encode(rows.data(), first, payload->data() + sealed.Keys(layer) + head * sealed.head_bytes());
-    sealed.values().Encode(values, first, payload->data() + sealed.Values(layer) + head * sealed.head_bytes());
+    return rows;
+  };
+  pool_.Run(n_heads, [&](int64_t head, int) {
+    uint8_t* block = payload->data() + head * sealed.head_bytes();
+    keys.Encode(rows_of(head).data(), first, block);
+    sealed.values().Encode(from(head, false), first, block + keys.bytes());
+  });
+  if (sealed.fine().rows() == 0) return Status::Ok();
+
+  // Rounding costs a channel's step, squared, times what queries make of it.
+  std::vector<float> importance(query_squares.begin(), query_squares.end());
+  for (size_t i = 0; i < importance.size(); ++i) {
+    const int64_t head = static_cast<int64_t>(i) / head_dim;
+    uint16_t scale;
+    std::memcpy(&scale,
+                payload->data() + head * sealed.head_bytes() + keys.params() + i % static_cast<size_t>(head_dim) * 2,
+                2);
+    importance[i] = importance[i] * (HalfToFloat(scale) * HalfToFloat(scale));
+    if (!(importance[i] >= 0)) importance[i] = 0;  // NaN has no place in an order
+  }
+  uint8_t* section = payload->data() + sealed.Fine();
+  sealed.fine().Choose(importance, head_dim, section);
+  pool_.Run(n_heads, [&](int64_t head, int) {
+    if (sealed.fine().head(section, head).n == 0) return;
+    sealed.fine().Encode(keys, payload->data() + head * sealed.head_bytes(), rows_of(head).data(), first, head,
+                         section);
   });
   return Status::Ok();
 }
@@ -164,7 +196,7 @@ void CpuBackend::AttendBlock(const AttentionShape& shape, const KvSpan& span, in
     for (int64_t i = 0; i < count; ++i) {
       visible[i] = static_cast<int32_t>(std::clamp<int64_t>(span.pos + first + i + 1 - run.pos, 0, run.n));
     }
-    AttendRun(kernels_, kernels, run, kv_head, turned_.data() + offset, args);
+    AttendRun(kernels_, kernels, span.view, run, kv_head, turned_.data() + offset, args);
     kernels_.attend_merge({count * group, shape.head_dim, s.m, s.l, s.o, s.run_m, s.run_l, s.run_o});
   }
   WriteOut(s.run_l, s.run_o, count, group, shape.head_dim, row_stride, out + offset);
@@ -201,7 +233,7 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
       args.l = args.m + rows;
       args.o = args.m + 2 * rows;
       if (i + 1 < n_runs) FetchNext(kernels, runs[static_cast<size_t>(i + 1)], head, &args);
-      AttendRun(kernels_, kernels, run, head, turned_.data() + (args.q - q), args);
+      AttendRun(kernels_, kernels, span.view, run, head, turned_.data() + (args.q - q), args);
     }
   });
   for (int h = 0; h < shape.n_kv_heads; ++h) {

@@ -48,7 +48,8 @@ class CpuBackend : public Backend {
   Status ProjectQkv(const AttentionWeights& w, const AttentionShape& shape, int64_t n, Address x, Address rope,
                     std::span<const KvSpan> spans, Address q) override;
   Status Attend(const AttentionShape& shape, Address q, std::span<const KvSpan> spans, Address out) override;
-  Status SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) override;
+  Status SealPage(const KvGeometry& geometry, Address page, int first, std::span<const float> query_squares,
+                  std::vector<uint8_t>* payload) override;
   Status ProjectAdd(const Matrix& w, Address bias, int64_t n, Address in, Address x) override;
   Status GatedMlp(const MlpWeights& w, float norm_eps, int64_t n, Address x) override;
   Status Logits(Address norm, float norm_eps, const Matrix& head, int64_t n, Address x, Address logits) override;

@@ -10,6 +10,7 @@ extern const size_t kScoreCount;
 extern const MixKernel kMix[];
 extern const size_t kMixCount;
 
+void refine_avx2(const RefineArgs& args);
 void softmax_avx2(const SoftmaxArgs& args);
 
 }  // namespace kvart::avx2

@@ -138,6 +138,30 @@ struct Tokens {
 
 }  // namespace
 
+void refine_avx2(const RefineArgs& a) {
+  const __m256 middle = _mm256_set1_ps(7.5f);
+  const __m128i nibble = _mm_set1_epi8(15);
+  for (int i = 0; i < a.fine.n; ++i) {
+    const int c = a.fine.channel(i);
+    const int scale_bits = a.scales[2 * c] | a.scales[2 * c + 1] << 8;
+    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(scale_bits)));
+    __m256 u[kMaxAttendRows];
+    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm256_set1_ps(a.q[r][c] * scale * 0.0625f);
+    const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
+    for (int t = 0; t < a.tokens; t += 16, codes += 8) {
+      const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+      const __m128i low = _mm_and_si128(both, nibble), high = _mm_and_si128(_mm_srli_epi16(both, 4), nibble);
+      const __m256 x = _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(low)), middle);
+      const __m256 y = _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high)), middle);
+      for (int r = 0; r < a.n_rows; ++r) {
+        float* s = a.s[r] + t;
+        _mm256_store_ps(s, _mm256_fmadd_ps(u[r], x, _mm256_load_ps(s)));
+        _mm256_store_ps(s + 8, _mm256_fmadd_ps(u[r], y, _mm256_load_ps(s + 8)));
+      }
+    }
+  }
+}
+
 void score_f32_avx2(const ScoreArgs& a) {
   ByRows<Float<float>::Rows>(a.n_rows, a);
 }

@@ -32,6 +32,7 @@ const KernelTable& Avx2Kernels() {
       .name = "avx2",
       .matmul = avx2::kMatmul,
       .score = {avx2::kScore, avx2::kScoreCount},
+      .refine = avx2::refine_avx2,
       .softmax = avx2::softmax_avx2,
       .mix = {avx2::kMix, avx2::kMixCount},
       .attend_merge = avx2::attend_merge_avx2,

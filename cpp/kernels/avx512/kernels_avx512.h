@@ -14,6 +14,7 @@ void score_f32_avx512(const ScoreArgs& args);
 void score_f16_avx512(const ScoreArgs& args);
 void score_int8_channel_avx512(const ScoreArgs& args);
 void score_int4_channel_avx512(const ScoreArgs& args);
+void refine_avx512(const RefineArgs& args);
 void softmax_avx512(const SoftmaxArgs& args);
 void mix_f32_avx512(const MixArgs& args);
 void mix_f16_avx512(const MixArgs& args);

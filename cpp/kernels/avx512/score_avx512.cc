@@ -102,6 +102,27 @@ struct Channels {
 
 }  // namespace
 
+void refine_avx512(const RefineArgs& a) {
+  const __m128i nibble = _mm_set1_epi8(15);
+  for (int i = 0; i < a.fine.n; ++i) {
+    const int c = a.fine.channel(i);
+    const int scale_bits = a.scales[2 * c] | a.scales[2 * c + 1] << 8;
+    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(scale_bits)));
+    __m512 u[kMaxAttendRows];
+    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm512_set1_ps(a.q[r][c] * scale * 0.0625f);
+    const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
+    for (int t = 0; t < a.tokens; t += 16, codes += 8) {
+      const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+      const __m128i split = _mm_and_si128(_mm_unpacklo_epi64(both, _mm_srli_epi16(both, 4)), nibble);
+      const __m512 x = _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(split)), _mm512_set1_ps(7.5f));
+      for (int r = 0; r < a.n_rows; ++r) {
+        float* s = a.s[r] + t;
+        _mm512_store_ps(s, _mm512_fmadd_ps(u[r], x, _mm512_load_ps(s)));
+      }
+    }
+  }
+}
+
 void score_f32_avx512(const ScoreArgs& a) {
   ByRows<Float<float>::Rows>(a.n_rows, a);
 }

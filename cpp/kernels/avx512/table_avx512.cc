@@ -33,6 +33,7 @@ const KernelTable& Avx512Kernels() {
       .fallback = &Avx2Kernels(),
       .matmul = avx512::kMatmul,
       .score = avx512::kScore,
+      .refine = avx512::refine_avx512,
       .softmax = avx512::softmax_avx512,
       .mix = avx512::kMix,
       .attend_merge = Avx2Kernels().attend_merge,

@@ -20,6 +20,7 @@ void score_int8_channel_neon(const ScoreArgs& args);
 void score_int4_channel_neon(const ScoreArgs& args);
 void score_int8_token_neon(const ScoreArgs& args);
 void score_int4_token_neon(const ScoreArgs& args);
+void refine_neon(const RefineArgs& args);
 void softmax_neon(const SoftmaxArgs& args);
 void mix_f32_neon(const MixArgs& args);
 void mix_f16_neon(const MixArgs& args);

@@ -141,6 +141,32 @@ struct Tokens {
 
 }  // namespace
 
+void refine_neon(const RefineArgs& a) {
+  const auto floats = [](uint8x8_t codes) -> F8 {
+    const uint16x8_t wide = vmovl_u8(codes);
+    const float32x4_t middle = vdupq_n_f32(7.5f);
+    return {vsubq_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), middle),
+            vsubq_f32(vcvtq_f32_u32(vmovl_u16(vget_high_u16(wide))), middle)};
+  };
+  for (int i = 0; i < a.fine.n; ++i) {
+    const int c = a.fine.channel(i);
+    const uint16_t bits = static_cast<uint16_t>(a.scales[2 * c] | a.scales[2 * c + 1] << 8);
+    const float scale = vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
+    float u[kMaxAttendRows];
+    for (int r = 0; r < a.n_rows; ++r) u[r] = a.q[r][c] * scale * 0.0625f;
+    const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
+    for (int t = 0; t < a.tokens; t += 16, codes += 8) {
+      const uint8x8_t both = vld1_u8(codes);
+      const F8 x = floats(vand_u8(both, vdup_n_u8(15))), y = floats(vshr_n_u8(both, 4));
+      for (int r = 0; r < a.n_rows; ++r) {
+        const F8 s = Load8(a.s[r] + t), z = Load8(a.s[r] + t + 8);
+        Store8(a.s[r] + t, {vfmaq_n_f32(s.lo, x.lo, u[r]), vfmaq_n_f32(s.hi, x.hi, u[r])});
+        Store8(a.s[r] + t + 8, {vfmaq_n_f32(z.lo, y.lo, u[r]), vfmaq_n_f32(z.hi, y.hi, u[r])});
+      }
+    }
+  }
+}
+
 void score_f32_neon(const ScoreArgs& a) {
   ByRows<Float<float>::Rows>(a.n_rows, a);
 }

@@ -37,6 +37,7 @@ const KernelTable& NeonKernels() {
       .name = "neon",
       .matmul = neon::kMatmul,
       .score = neon::kScore,
+      .refine = neon::refine_neon,
       .softmax = neon::softmax_neon,
       .mix = neon::kMix,
       .attend_merge = neon::attend_merge_neon,

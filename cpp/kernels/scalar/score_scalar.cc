@@ -92,6 +92,20 @@ void ScoreTokens(const ScoreArgs& a) {
 
 }  // namespace
 
+void refine_scalar(const RefineArgs& a) {
+  for (int r = 0; r < a.n_rows; ++r) {
+    for (int i = 0; i < a.fine.n; ++i) {
+      const int c = a.fine.channel(i);
+      const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
+      const float u = a.q[r][c] * HalfAt(a.scales, 2 * static_cast<size_t>(c)) * 0.0625f;
+      for (int t = 0; t < a.tokens; ++t) {
+        const float code = static_cast<float>(codes[t / 16 * 8 + t % 8] >> t % 16 / 8 * 4 & 15);
+        a.s[r][t] = std::fma(u, code - 7.5f, a.s[r][t]);
+      }
+    }
+  }
+}
+
 const ScoreKernel kScore[] = {
     {"score_f32_scalar", KvCode::kF32, KvAxis::kChannel, ScoreFloat<float>},
     {"score_f16_scalar", KvCode::kF16, KvAxis::kChannel, ScoreFloat<uint16_t>},

@@ -13,6 +13,7 @@ extern const size_t kScoreCount;
 extern const MixKernel kMix[];
 extern const size_t kMixCount;
 
+void refine_scalar(const RefineArgs& args);
 void softmax_scalar(const SoftmaxArgs& args);
 void attend_merge_scalar(const AttendMergeArgs& args);
 void rms_norm_scalar(const float* x, const float* w, float eps, int64_t n, int64_t cols, float* y);

@@ -76,8 +76,9 @@ class LockedBackend final : public CpuBackend {
   Status Attend(const AttentionShape& shape, Address q, std::span<const KvSpan> spans, Address out) override {
     return Opened([&] { return CpuBackend::Attend(shape, q, spans, out); });
   }
-  Status SealPage(const KvGeometry& geometry, Address page, int first, std::vector<uint8_t>* payload) override {
-    return Opened([&] { return CpuBackend::SealPage(geometry, page, first, payload); });
+  Status SealPage(const KvGeometry& geometry, Address page, int first, std::span<const float> query_squares,
+                  std::vector<uint8_t>* payload) override {
+    return Opened([&] { return CpuBackend::SealPage(geometry, page, first, query_squares, payload); });
   }
   Status ProjectAdd(const Matrix& w, Address bias, int64_t n, Address in, Address x) override {
     return Opened([&] { return CpuBackend::ProjectAdd(w, bias, n, in, x); });

@@ -61,7 +61,7 @@ TEST(DispatchTest, UnknownNameTellsWhatThereIs) {
 
 TEST(DispatchTest, TablesAreWhole) {
   for (const KernelTable* table : UsableKernels()) {
-    EXPECT_TRUE(table->softmax && table->attend_merge && table->rms_norm && table->quantize && table->silu_mul &&
+    EXPECT_TRUE(table->refine && table->softmax && table->attend_merge && table->rms_norm && table->quantize && table->silu_mul &&
                 table->to_half)
         << table->name;
     for (const DType type : testing::kAllTypes) {

@@ -83,7 +83,7 @@ const MixKernel* Find(std::span<const MixKernel> kernels, const KvFormat& f) {
   return nullptr;
 }
 
-struct alignas(32) Weights {
+struct alignas(64) Weights {
   float p[kMaxAttendRows][kMaxPageTokens];
 };
 
@@ -138,6 +138,70 @@ TEST(KvKernels, ScoresEqualTheScalarOnesAndAreRight) {
           for (int r = 0; r < rows; ++r) {
             ASSERT_EQ(std::memcmp(got.p[r], expected.p[r], sizeof(float) * static_cast<size_t>(wanted)), 0)
                 << kernel->name << " head_dim " << head_dim << " rows " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(KvKernels, RefinesEqualTheScalarOneAndAreRight) {
+  std::mt19937 rng(14);
+  std::normal_distribution<float> normal;
+  const KvFormat format = ParseKvFormats("int4", "int4").value().k;
+  for (const int head_dim : {64, 128, 24}) {
+    for (const int tokens : {128, 256, 40, 8}) {
+      for (const int n : {1, 2, 7}) {
+        for (const int rows : {1, 7, 8}) {
+          const KvBlock block(format, true, tokens, head_dim);
+          const KvFine fine(1, n, tokens);
+          std::vector<uint16_t> x(static_cast<size_t>(tokens * head_dim));
+          for (uint16_t& v : x) v = FloatToHalf(normal(rng));
+          std::vector<float> importance(static_cast<size_t>(head_dim));
+          for (float& v : importance) v = std::fabs(normal(rng));
+          std::vector<uint8_t> bytes(block.bytes()), section(fine.bytes());
+          block.Encode(x.data(), 0, bytes.data());
+          fine.Choose(importance, head_dim, section.data());
+          fine.Encode(block, bytes.data(), x.data(), 0, 0, section.data());
+          std::vector<float> coarse(x.size()), refined;
+          block.Decode(bytes.data(), coarse.data());
+          refined = coarse;
+          fine.AddTo(block, bytes.data(), 0, section.data(), refined.data());
+
+          std::vector<std::vector<float>> q(static_cast<size_t>(rows),
+                                            std::vector<float>(static_cast<size_t>(head_dim)));
+          const float* pointers[kMaxAttendRows];
+          for (int r = 0; r < rows; ++r) {
+            for (float& v : q[static_cast<size_t>(r)]) v = normal(rng);
+            pointers[r] = q[static_cast<size_t>(r)].data();
+          }
+          Weights before;
+          for (auto& row : before.p) {
+            for (float& s : row) s = normal(rng);
+          }
+          const int wanted = tokens == 40 ? 21 : tokens;
+          Weights expected = before;
+          RefineArgs args{fine.head(section.data(), 0), bytes.data() + block.params(), wanted, rows, pointers};
+          args.s = expected.p;
+          UsableKernels().back()->refine(args);
+          for (int r = 0; r < rows; ++r) {
+            for (int t = 0; t < wanted; ++t) {
+              double more = 0;
+              for (int c = 0; c < head_dim; ++c) {
+                const size_t i = static_cast<size_t>(t * head_dim + c);
+                more += static_cast<double>(pointers[r][c]) * (refined[i] - coarse[i]);
+              }
+              ASSERT_NEAR(expected.p[r][t], before.p[r][t] + more, 1e-5);
+            }
+          }
+          for (const KernelTable* table : UsableKernels()) {
+            Weights got = before;
+            args.s = got.p;
+            table->refine(args);
+            for (int r = 0; r < kMaxAttendRows; ++r) {
+              ASSERT_EQ(std::memcmp(got.p[r], expected.p[r], sizeof(float) * static_cast<size_t>(wanted)), 0)
+                  << table->name << " head_dim " << head_dim << " tokens " << tokens << " rows " << rows;
+            }
           }
         }
       }

@@ -142,6 +142,14 @@ TEST(Format, TheDocumentsBytesAreWhatTheCodeWrites) {
       {"index-entry", std::span<const uint8_t>(index).subspan(16 + 16 * home, 16)},
       {"session", std::span<const uint8_t>(journal)},
   };
+  // The page is too small for fine rows. With room for one it would be of channel 1, the first of the widest:
+  const KvFine fine(1, 1, kTokens);
+  std::vector<float> importance(kDim, 1.0f);
+  importance[1] = 2;
+  std::vector<uint8_t> section(fine.bytes());
+  fine.Choose(importance, kDim, section.data());
+  fine.Encode(e.keys, e.page_payload.data(), Rows(Key, kTokens).data(), kSinks, 0, section.data());
+  written["fine"] = section;
   const auto document = Document();
   for (const auto& [name, bytes] : written) {
     const auto found = document.find(name);

@@ -215,6 +215,35 @@ TEST(Memory, AFailedReservationChangesNothing) {
   cache.Check();
 }
 
+TEST(Geometry, FineRowsFillWhatTheSlotsRoundingLeaves) {
+  const auto rows = [](int layers, int heads, int head_dim, const char* k) {
+    KvGeometry g;
+    g.n_layers = layers, g.n_kv_heads = heads, g.head_dim = head_dim;
+    g.formats = ParseKvFormats(k, "int4").value();
+    KvGeometry without = g;
+    without.formats.k.group = 128;
+    const auto slot = [](const KvGeometry& of) {
+      return (PayloadOffset(128) + SealedOffsets(of).bytes() + kSlotAlign - 1) / kSlotAlign;
+    };
+    const int n = FineRows(g), channels = layers * heads * head_dim;
+    if (n > 0) {
+      EXPECT_TRUE(n >= channels / 128 && n <= channels / 16) << n;
+      EXPECT_TRUE(slot(g) == slot(without) || n == channels / 128) << n;
+    }
+    return n;
+  };
+  EXPECT_EQ(rows(24, 2, 64, "int4"), 169);   // Qwen2.5-0.5B: a channel in 18
+  EXPECT_EQ(rows(28, 2, 128, "int4"), 106);  // 1.5B: in 68
+  for (int layers = 1; layers < 70; layers += 3) {
+    for (const int heads : {1, 2, 8}) {
+      for (const int head_dim : {8, 64, 128, 256}) rows(layers, heads, head_dim, "int4");
+    }
+  }
+  for (const char* name : {"int4-g128", "int4-g32", "int4-sym", "int4-token", "int4-knorm", "int8", "f16"}) {
+    EXPECT_EQ(rows(24, 2, 64, name), 0) << name;
+  }
+}
+
 TEST(Geometry, IsCheckedAndNamed) {
   KvGeometry g = Small();
   g.head_dim = 12;
