@@ -153,6 +153,27 @@ void RunSoftmax(benchmark::State& state, const KernelTable& table) {
   Count(state, 0, double{kGroup} * kPage * sizeof(float));
 }
 
+// One fine row: what a second code costs beside the score.
+void RunRefine(benchmark::State& state, const KernelTable& table) {
+  const KvFormats formats = ParseKvFormats("int4", "int4").value();
+  Page page(formats);
+  const KvFine fine(1, 1, kPage);
+  std::vector<uint8_t> section(fine.bytes());
+  fine.Choose(std::vector<float>(kHeadDim, 1.0f), kHeadDim, section.data());
+  RefineArgs args;
+  args.fine = fine.head(section.data(), 0);
+  args.scales = page.k.data() + page.keys.params();
+  args.tokens = kPage;
+  args.n_rows = kGroup;
+  args.q = page.q_rows;
+  args.s = page.s;
+  for (auto _ : state) {
+    table.refine(args);
+    benchmark::ClobberMemory();
+  }
+  Count(state, double{kGroup} * kPage, static_cast<double>(fine.row_bytes()));
+}
+
 void RunAttend(benchmark::State& state, const KernelTable& table, const KvFormats& formats) {
   Page page(formats);
   const PageKernels kernels = {FindScore(table, formats.k), FindMix(table, formats.v), page.Layout(page.keys),
@@ -247,6 +268,7 @@ void Register(const KernelTable& table) {
     benchmark::RegisterBenchmark((isa + "/attend_page/" + name).c_str(),
                                  [&table, formats](benchmark::State& state) { RunAttend(state, table, formats); });
   }
+  benchmark::RegisterBenchmark((isa + "/refine").c_str(), [&table](benchmark::State& s) { RunRefine(s, table); });
   benchmark::RegisterBenchmark((isa + "/softmax").c_str(), [&table](benchmark::State& s) { RunSoftmax(s, table); });
   benchmark::RegisterBenchmark((isa + "/attend_merge").c_str(), [&table](benchmark::State& s) { RunMerge(s, table); });
   RegisterRows(table);

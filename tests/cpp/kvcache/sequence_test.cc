@@ -215,6 +215,33 @@ TEST(Memory, AFailedReservationChangesNothing) {
   cache.Check();
 }
 
+TEST(Paged, APageWhoseTableOfFineRowsIsNotOneIsNotTakenOver) {
+  KvGeometry g;
+  g.n_layers = 2, g.n_kv_heads = 1, g.head_dim = 64;
+  g.formats = ParseKvFormats("int4", "int4").value();
+  const SealedOffsets offsets(g);
+  ASSERT_GT(offsets.fine().rows(), 0);
+  for (const bool good : {true, false}) {
+    StoreOptions options;
+    options.budget_bytes = uint64_t{1} << 24;
+    options.payload_bytes = offsets.bytes();
+    options.k_format = options.v_format = "int4";
+    const std::shared_ptr<PageStore> store = PageStore::InMemory(g, options).value();
+    const std::shared_ptr<PagePool> pool = PagePool::New(g, HostMemory()).value();
+    std::vector<uint8_t> payload(offsets.bytes());
+    offsets.fine().Choose(std::vector<float>(128, 1.0f), g.head_dim, payload.data() + offsets.Fine());
+    if (!good) payload[offsets.Fine() + 6] = 64;  // a channel that the head has not
+    const std::vector<int32_t> ids(128, 7);
+    const auto writer = NewPagedSequence(pool, store, 0).value(), reader = NewPagedSequence(pool, store, 0).value();
+    ASSERT_TRUE(writer->Reserve(128).ok());
+    writer->Commit(ids);
+    ASSERT_TRUE(writer->Seal(payload).ok());
+    EXPECT_EQ(reader->Adopt(ids).value(), good ? 128 : 0);
+    const auto pieces = writer->Export().value();
+    EXPECT_EQ(NewPagedSequence(pool, store, 0).value()->Restore(ids, pieces).ok(), good);
+  }
+}
+
 TEST(Geometry, FineRowsFillWhatTheSlotsRoundingLeaves) {
   const auto rows = [](int layers, int heads, int head_dim, const char* k) {
     KvGeometry g;
