@@ -33,14 +33,16 @@ void AttendPage(const KernelTable& table, const PageKernels& kernels, const Atte
     score.head_dim = a.head_dim;
     score.tokens = most;
     score.n_rows = n;
+    score.fine = a.fine;
     score.q = q;
     score.s = s;
     if (begin == 0) Prefetch(a.next_k, a.next_k_bytes);
     kernels.score->run(score);
     if (a.fine.n > 0) {
       RefineArgs refine;
+      refine.k = a.k;
+      refine.block = kernels.keys;
       refine.fine = a.fine;
-      refine.scales = a.k + kernels.keys->params();
       refine.tokens = most;
       refine.n_rows = n;
       refine.q = q;

@@ -83,7 +83,8 @@ constexpr int kMaxAttendRows = 8;  // query rows at a time that share what is lo
 //   integers, a scale a channel, per group of tokens:
 //             u_c = q_c * scale_c; z = u as int8 (as in ActivationBlock, one scale `step` for all channels); what that
 //             leaves, fma(-z_c, step, u_c), as int8 again: z', step'. (The few wide channels of Qwen's keys set `step`;
-//             one term would be a fifth of the cache's whole error.)
+//             one term would be a fifth of the cache's whole error.) Keys with fine rows (KvFormat::fine): those are
+//             the wide channels, they count 0 here and belong to RefineArgs, and one term is enough: z' is left out
 //             base = fma(q_c, centre_c) in eight lanes (c % 8), LaneSum
 //             4 bits: s = fma(float(Σ z'_c (2 n_c - 15)), 0.5 * step', fma(float(Σ z_c (2 n_c - 15)), 0.5 * step,
 //             base)) 8 bits: s = fma(float(Σ z'_c n_c), step', fma(float(Σ z_c n_c), step, base))
@@ -94,6 +95,7 @@ constexpr int kMaxAttendRows = 8;  // query rows at a time that share what is lo
 struct ScoreArgs {
   const uint8_t* k = nullptr;      // float: (tokens of the page / 8, head_dim, 8); integers: a KvBlock
   const KvBlock* block = nullptr;  // its layout; none for float
+  KvFine::Head fine;               // channels that are left to RefineArgs
   int head_dim = 0;
   int tokens = 0;                        // what is wanted; s beyond, up to a multiple of 8, is unspecified
   int n_rows = 0;                        // at most kMaxAttendRows
@@ -107,13 +109,15 @@ struct ScoreKernel {
   void (*run)(const ScoreArgs&);
 };
 
-// Second codes of some channels, behind a score kernel: for each row i of `fine` in order, with c its channel and u =
-// (q[r][c] * scale_c) * 0.0625: s[r][t] = fma(u, m_it - 7.5, s[r][t]) for t < tokens.
+// The channels of a head's fine rows, behind its score kernel: for each row i in order, with c its channel, n_t the
+// 4-bit code in the block and m_t the second code: s[r][t] = fma(q[r][c] * scale_c, (16 n_t + m_t) * 0.0625 - 7.96875,
+// s[r][t]) for t < tokens. (Where n and m stand for n - 7.5 and (m - 7.5) / 16, exactly.)
 struct RefineArgs {
+  const uint8_t* k = nullptr;
+  const KvBlock* block = nullptr;
   KvFine::Head fine;
-  const uint8_t* scales = nullptr;  // (head_dim) halves: of the block's keys
-  int tokens = 0;                   // s beyond, up to a multiple of 16 within kMaxPageTokens, is unspecified
-  int n_rows = 0;
+  int tokens = 0;                        // s beyond, up to a multiple of 16, is unspecified
+  int n_rows = 0;                        // at most kMaxAttendRows
   const float* const* q = nullptr;       // (n_rows) of (head_dim)
   float (*s)[kMaxPageTokens] = nullptr;  // (n_rows), aligned to 64 bytes
 };

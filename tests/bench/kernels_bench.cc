@@ -161,8 +161,9 @@ void RunRefine(benchmark::State& state, const KernelTable& table) {
   std::vector<uint8_t> section(fine.bytes());
   fine.Choose(std::vector<float>(kHeadDim, 1.0f), kHeadDim, section.data());
   RefineArgs args;
+  args.k = page.k.data();
+  args.block = &page.keys;
   args.fine = fine.head(section.data(), 0);
-  args.scales = page.k.data() + page.keys.params();
   args.tokens = kPage;
   args.n_rows = kGroup;
   args.q = page.q_rows;

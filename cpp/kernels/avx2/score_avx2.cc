@@ -39,8 +39,8 @@ const uint16_t* Params(const KvBlock& b, const uint8_t* block, int group) {
   return reinterpret_cast<const uint16_t*>(block + b.params()) + static_cast<int64_t>(group) * b.n_per_group() * 2;
 }
 
-// A scale a channel: folded into the query once per group of tokens.
-template <int kBits>
+// A scale a channel: folded into the query once per group of tokens. kTerms: of the query.
+template <int kBits, int kTerms>
 struct Channels {
   template <int R>
   struct Rows {
@@ -48,26 +48,31 @@ struct Channels {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int bytes = a.head_dim * kBits;  // of eight tokens' codes
-      Int8Vector queries[R], rests[R];
+      Int8Vector queries[R], rests[kTerms == 2 ? R : 1];
       const Int8Vector *x[R], *y[R];
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        alignas(32) float scale[kMaxAlong];
+        for (int c = 0; c < a.head_dim; c += 8) _mm256_store_ps(scale + c, LoadHalf8(scales + c));
+        for (int i = 0; i < a.fine.n; ++i) scale[a.fine.channel(i)] = 0;
         for (int r = 0; r < R; ++r) {
           alignas(32) float u[kMaxAlong];
           __m256 base = _mm256_setzero_ps();
           for (int c = 0; c < a.head_dim; c += 8) {
             const __m256 q = _mm256_loadu_ps(a.q[r] + c);
-            _mm256_store_ps(u + c, _mm256_mul_ps(q, LoadHalf8(scales + c)));
+            _mm256_store_ps(u + c, _mm256_mul_ps(q, _mm256_load_ps(scale + c)));
             base = _mm256_fmadd_ps(q, LoadHalf8(centres + c), base);
           }
           ToInt8(u, a.head_dim, &queries[r]);
-          TakeAway(queries[r], a.head_dim, u);
-          ToInt8(u, a.head_dim, &rests[r]);
+          if constexpr (kTerms == 2) {
+            TakeAway(queries[r], a.head_dim, u);
+            ToInt8(u, a.head_dim, &rests[r]);
+            rests[r].step = unit * rests[r].step;
+            y[r] = &rests[r];
+          }
           queries[r].base = LaneSum(base);
           queries[r].step = unit * queries[r].step;
-          rests[r].step = unit * rests[r].step;
           x[r] = &queries[r];
-          y[r] = &rests[r];
         }
         const int end = std::min(a.tokens, (g + 1) * b.group());
         for (int t = g * b.group(); t < end; t += 8) {
@@ -80,6 +85,7 @@ struct Channels {
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), _mm256_set1_ps(x[r]->step), _mm256_set1_ps(x[r]->base));
             _mm256_store_ps(a.s[r] + t, s);
           }
+          if constexpr (kTerms == 1) continue;
           Dots<kBits, R>(codes, a.head_dim, y, dots);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
@@ -139,20 +145,26 @@ struct Tokens {
 }  // namespace
 
 void refine_avx2(const RefineArgs& a) {
-  const __m256 middle = _mm256_set1_ps(7.5f);
-  const __m128i nibble = _mm_set1_epi8(15);
+  const __m128i low = _mm_set1_epi8(15);
+  const __m256i nibble = _mm256_set1_epi32(15);
+  const int head_dim = a.block->head_dim();
   for (int i = 0; i < a.fine.n; ++i) {
     const int c = a.fine.channel(i);
-    const int scale_bits = a.scales[2 * c] | a.scales[2 * c + 1] << 8;
-    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(scale_bits)));
+    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(Params(*a.block, a.k, 0)[c])));
     __m256 u[kMaxAttendRows];
-    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm256_set1_ps(a.q[r][c] * scale * 0.0625f);
-    const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
-    for (int t = 0; t < a.tokens; t += 16, codes += 8) {
-      const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-      const __m128i low = _mm_and_si128(both, nibble), high = _mm_and_si128(_mm_srli_epi16(both, 4), nibble);
-      const __m256 x = _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(low)), middle);
-      const __m256 y = _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high)), middle);
+    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm256_set1_ps(a.q[r][c] * scale);
+    // A 32-byte vector of the block has eight channels of eight tokens: four bytes a token.
+    const __m128i shift = _mm_cvtsi32_si128(c % 4 * 8 + c % 8 / 4 * 4);
+    const auto values = [&](const uint8_t* main, __m128i second) {
+      const __m256i n = _mm256_and_si256(_mm256_srl_epi32(LoadInt(main), shift), nibble);
+      const __m256i both = _mm256_or_si256(_mm256_slli_epi32(n, 4), _mm256_cvtepu8_epi32(second));
+      return _mm256_fmsub_ps(_mm256_cvtepi32_ps(both), _mm256_set1_ps(0.0625f), _mm256_set1_ps(7.96875f));
+    };
+    const uint8_t *main = a.k + c / 8 * 32, *codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
+    for (int t = 0; t < a.tokens; t += 16, main += 8 * head_dim, codes += 8) {
+      const __m128i second = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+      const __m256 x = values(main, _mm_and_si128(second, low));
+      const __m256 y = values(main + 4 * head_dim, _mm_and_si128(_mm_srli_epi16(second, 4), low));
       for (int r = 0; r < a.n_rows; ++r) {
         float* s = a.s[r] + t;
         _mm256_store_ps(s, _mm256_fmadd_ps(u[r], x, _mm256_load_ps(s)));
@@ -169,10 +181,13 @@ void score_f16_avx2(const ScoreArgs& a) {
   ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
 }
 void score_int8_channel_avx2(const ScoreArgs& a) {
-  ByRows<Channels<8>::Rows>(a.n_rows, a);
+  ByRows<Channels<8, 2>::Rows>(a.n_rows, a);
 }
 void score_int4_channel_avx2(const ScoreArgs& a) {
-  ByRows<Channels<4>::Rows>(a.n_rows, a);
+  if (a.block->format().fine())
+    ByRows<Channels<4, 1>::Rows>(a.n_rows, a);
+  else
+    ByRows<Channels<4, 2>::Rows>(a.n_rows, a);
 }
 void score_int8_token_avx2(const ScoreArgs& a) {
   ByRows<Tokens<8>::Rows>(a.n_rows, a);

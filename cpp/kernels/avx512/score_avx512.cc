@@ -47,8 +47,8 @@ const uint16_t* Params(const KvBlock& b, const uint8_t* block, int group) {
   return reinterpret_cast<const uint16_t*>(block + b.params()) + static_cast<int64_t>(group) * b.n_per_group() * 2;
 }
 
-// A scale a channel: folded into the query once per group of tokens. Its two terms are rows of one product.
-template <int kBits>
+// A scale a channel: folded into the query once per group of tokens. Its kTerms terms are rows of one product.
+template <int kBits, int kTerms>
 struct Channels {
   template <int R>
   struct Rows {
@@ -56,9 +56,15 @@ struct Channels {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int64_t bytes = int64_t{a.head_dim} * kBits;  // of eight tokens' codes
-      Int8Rows<2 * R> x;                                  // row r, and R + r: what it leaves
+      Int8Rows<kTerms * R> x;                             // row r, and R + r: what it leaves
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        alignas(64) float scale_of[kMaxAlong];
+#pragma GCC unroll 1
+        for (int c = 0; c < a.head_dim; c += 16) {
+          _mm512_store_ps(scale_of + c, LoadHalf16(scales + c, Lanes(a.head_dim - c)));
+        }
+        for (int i = 0; i < a.fine.n; ++i) scale_of[a.fine.channel(i)] = 0;
         FloatRows<R, kMaxAlong> u;
         __m256 base[R];
 #pragma GCC unroll 8
@@ -66,7 +72,7 @@ struct Channels {
 #pragma GCC unroll 1
         for (int c = 0; c < a.head_dim; c += 16) {
           const __mmask16 lanes = Lanes(a.head_dim - c);
-          const __m512 scale = LoadHalf16(scales + c, lanes), centre = LoadHalf16(centres + c, lanes);
+          const __m512 scale = _mm512_load_ps(scale_of + c), centre = LoadHalf16(centres + c, lanes);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
             const __m512 q = _mm512_maskz_loadu_ps(lanes, a.q[r] + c);
@@ -74,24 +80,26 @@ struct Channels {
             base[r] = AddProduct(q, centre, base[r]);
           }
         }
-        ToInt8<true>(&u, a.head_dim, 0, &x);
-        ToInt8<false>(&u, a.head_dim, R, &x);
+        ToInt8<kTerms == 2>(&u, a.head_dim, 0, &x);
+        if constexpr (kTerms == 2) ToInt8<false>(&u, a.head_dim, R, &x);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) x.base[r] = LaneSum(base[r]);
 #pragma GCC unroll 16
-        for (int r = 0; r < 2 * R; ++r) x.step[r] = unit * x.step[r];
+        for (int r = 0; r < kTerms * R; ++r) x.step[r] = unit * x.step[r];
         const int end = std::min(a.tokens, (g + 1) * b.group());
 #pragma GCC unroll 1
         for (int t = g * b.group(); t < end; t += 16) {
           const bool two = t + 8 < end;
           const uint8_t* low = a.k + t / 8 * bytes;
-          __m512i dots[2 * R];
+          __m512i dots[kTerms * R];
           Dots<kBits>(low, two ? low + bytes : low, a.head_dim, x, dots);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
             __m512 s = _mm512_set1_ps(x.base[r]);
             s = _mm512_fmadd_ps(DotValue<kBits>(dots[r], x.sum[r]), _mm512_set1_ps(x.step[r]), s);
-            s = _mm512_fmadd_ps(DotValue<kBits>(dots[R + r], x.sum[R + r]), _mm512_set1_ps(x.step[R + r]), s);
+            if constexpr (kTerms == 2) {
+              s = _mm512_fmadd_ps(DotValue<kBits>(dots[R + r], x.sum[R + r]), _mm512_set1_ps(x.step[R + r]), s);
+            }
             _mm512_mask_storeu_ps(a.s[r] + t, Lanes(two ? 16 : 8), s);
           }
         }
@@ -103,18 +111,23 @@ struct Channels {
 }  // namespace
 
 void refine_avx512(const RefineArgs& a) {
-  const __m128i nibble = _mm_set1_epi8(15);
+  const __m128i low = _mm_set1_epi8(15);
+  const int head_dim = a.block->head_dim();
   for (int i = 0; i < a.fine.n; ++i) {
     const int c = a.fine.channel(i);
-    const int scale_bits = a.scales[2 * c] | a.scales[2 * c + 1] << 8;
-    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(scale_bits)));
+    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(Params(*a.block, a.k, 0)[c])));
     __m512 u[kMaxAttendRows];
-    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm512_set1_ps(a.q[r][c] * scale * 0.0625f);
-    const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
-    for (int t = 0; t < a.tokens; t += 16, codes += 8) {
+    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm512_set1_ps(a.q[r][c] * scale);
+    // A 32-byte vector of the block has eight channels of eight tokens: four bytes a token.
+    const __m128i shift = _mm_cvtsi32_si128(c % 4 * 8 + c % 8 / 4 * 4);
+    const uint8_t *main = a.k + c / 8 * 32, *codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
+    for (int t = 0; t < a.tokens; t += 16, main += 8 * head_dim, codes += 8) {
       const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-      const __m128i split = _mm_and_si128(_mm_unpacklo_epi64(both, _mm_srli_epi16(both, 4)), nibble);
-      const __m512 x = _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(split)), _mm512_set1_ps(7.5f));
+      const __m128i second = _mm_and_si128(_mm_unpacklo_epi64(both, _mm_srli_epi16(both, 4)), low);
+      const __m512i n =
+          _mm512_and_si512(_mm512_srl_epi32(LoadPair(main, main + 4 * head_dim), shift), _mm512_set1_epi32(15));
+      const __m512i code = _mm512_or_si512(_mm512_slli_epi32(n, 4), _mm512_cvtepu8_epi32(second));
+      const __m512 x = _mm512_fmsub_ps(_mm512_cvtepi32_ps(code), _mm512_set1_ps(0.0625f), _mm512_set1_ps(7.96875f));
       for (int r = 0; r < a.n_rows; ++r) {
         float* s = a.s[r] + t;
         _mm512_store_ps(s, _mm512_fmadd_ps(u[r], x, _mm512_load_ps(s)));
@@ -130,10 +143,13 @@ void score_f16_avx512(const ScoreArgs& a) {
   ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
 }
 void score_int8_channel_avx512(const ScoreArgs& a) {
-  ByRows<Channels<8>::Rows>(a.n_rows, a);
+  ByRows<Channels<8, 2>::Rows>(a.n_rows, a);
 }
 void score_int4_channel_avx512(const ScoreArgs& a) {
-  ByRows<Channels<4>::Rows>(a.n_rows, a);
+  if (a.block->format().fine())
+    ByRows<Channels<4, 1>::Rows>(a.n_rows, a);
+  else
+    ByRows<Channels<4, 2>::Rows>(a.n_rows, a);
 }
 
 }  // namespace kvart::avx512

@@ -46,8 +46,8 @@ const uint16_t* Params(const KvBlock& b, const uint8_t* block, int group) {
   return reinterpret_cast<const uint16_t*>(block + b.params()) + static_cast<int64_t>(group) * b.n_per_group() * 2;
 }
 
-// A scale a channel: folded into the query once per group of tokens.
-template <int kBits>
+// A scale a channel: folded into the query once per group of tokens. kTerms: of the query.
+template <int kBits, int kTerms>
 struct Channels {
   template <int R>
   struct Rows {
@@ -55,36 +55,43 @@ struct Channels {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int bytes = a.head_dim * kBits;  // of eight tokens' codes
-      Int8Vector x[R], y[R];
+      Int8Vector x[R], y[kTerms == 2 ? R : 1];
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
+        float scale_of[kMaxAlong];
+        for (int c = 0; c < a.head_dim; c += 8) Store8(scale_of + c, Load8(scales + c));
+        for (int i = 0; i < a.fine.n; ++i) scale_of[a.fine.channel(i)] = 0;
         for (int r = 0; r < R; ++r) {
           float u[kMaxAlong];
           F8 base = Zero8();
           for (int c = 0; c < a.head_dim; c += 8) {
-            const F8 q = Load8(a.q[r] + c), scale = Load8(scales + c), centre = Load8(centres + c);
+            const F8 q = Load8(a.q[r] + c), scale = Load8(scale_of + c), centre = Load8(centres + c);
             Store8(u + c, {vmulq_f32(q.lo, scale.lo), vmulq_f32(q.hi, scale.hi)});
             base = {vfmaq_f32(base.lo, q.lo, centre.lo), vfmaq_f32(base.hi, q.hi, centre.hi)};
           }
           ToInt8(u, a.head_dim, &x[r]);
-          TakeAway(x[r], a.head_dim, u);
-          ToInt8(u, a.head_dim, &y[r]);
+          if constexpr (kTerms == 2) {
+            TakeAway(x[r], a.head_dim, u);
+            ToInt8(u, a.head_dim, &y[r]);
+            y[r].step = unit * y[r].step;
+          }
           x[r].base = LaneSum(base);
           x[r].step = unit * x[r].step;
-          y[r].step = unit * y[r].step;
         }
         const int end = std::min(a.tokens, (g + 1) * b.group());
         for (int t = g * b.group(); t < end; t += 8) {
           const uint8_t* codes = a.k + static_cast<int64_t>(t / 8) * bytes;
           F8 dots[R], rest[R];
           Dots<kBits, R>(codes, a.head_dim, x, dots);
-          Dots<kBits, R>(codes, a.head_dim, y, rest);
+          if constexpr (kTerms == 2) Dots<kBits, R>(codes, a.head_dim, y, rest);
           KVART_UNROLL
           for (int r = 0; r < R; ++r) {
             const float32x4_t base = vdupq_n_f32(x[r].base);
-            const float32x4_t lo = vfmaq_n_f32(base, dots[r].lo, x[r].step);
-            const float32x4_t hi = vfmaq_n_f32(base, dots[r].hi, x[r].step);
-            Store8(a.s[r] + t, {vfmaq_n_f32(lo, rest[r].lo, y[r].step), vfmaq_n_f32(hi, rest[r].hi, y[r].step)});
+            F8 s = {vfmaq_n_f32(base, dots[r].lo, x[r].step), vfmaq_n_f32(base, dots[r].hi, x[r].step)};
+            if constexpr (kTerms == 2) {
+              s = {vfmaq_n_f32(s.lo, rest[r].lo, y[r].step), vfmaq_n_f32(s.hi, rest[r].hi, y[r].step)};
+            }
+            Store8(a.s[r] + t, s);
           }
         }
       }
@@ -142,22 +149,28 @@ struct Tokens {
 }  // namespace
 
 void refine_neon(const RefineArgs& a) {
-  const auto floats = [](uint8x8_t codes) -> F8 {
-    const uint16x8_t wide = vmovl_u8(codes);
-    const float32x4_t middle = vdupq_n_f32(7.5f);
-    return {vsubq_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), middle),
-            vsubq_f32(vcvtq_f32_u32(vmovl_u16(vget_high_u16(wide))), middle)};
-  };
+  const int head_dim = a.block->head_dim();
   for (int i = 0; i < a.fine.n; ++i) {
     const int c = a.fine.channel(i);
-    const uint16_t bits = static_cast<uint16_t>(a.scales[2 * c] | a.scales[2 * c + 1] << 8);
-    const float scale = vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
+    const float scale = vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(Params(*a.block, a.k, 0)[c]))), 0);
     float u[kMaxAttendRows];
-    for (int r = 0; r < a.n_rows; ++r) u[r] = a.q[r][c] * scale * 0.0625f;
-    const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
-    for (int t = 0; t < a.tokens; t += 16, codes += 8) {
-      const uint8x8_t both = vld1_u8(codes);
-      const F8 x = floats(vand_u8(both, vdup_n_u8(15))), y = floats(vshr_n_u8(both, 4));
+    for (int r = 0; r < a.n_rows; ++r) u[r] = a.q[r][c] * scale;
+    // A 32-byte vector of the block has eight channels of eight tokens: four bytes a token.
+    const int32x4_t shift = vdupq_n_s32(-(c % 4 * 8 + c % 8 / 4 * 4));
+    const auto four = [&](const uint8_t* main, uint16x4_t second) {
+      const uint32x4_t n = vandq_u32(vshlq_u32(vreinterpretq_u32_u8(vld1q_u8(main)), shift), vdupq_n_u32(15));
+      const float32x4_t code = vcvtq_f32_u32(vorrq_u32(vshlq_n_u32(n, 4), vmovl_u16(second)));
+      return vfmaq_n_f32(vdupq_n_f32(-7.96875f), code, 0.0625f);
+    };
+    const auto values = [&](const uint8_t* main, uint8x8_t second) -> F8 {
+      const uint16x8_t wide = vmovl_u8(second);
+      return {four(main, vget_low_u16(wide)), four(main + 16, vget_high_u16(wide))};
+    };
+    const uint8_t *main = a.k + c / 8 * 32, *codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
+    for (int t = 0; t < a.tokens; t += 16, main += 8 * head_dim, codes += 8) {
+      const uint8x8_t second = vld1_u8(codes);
+      const F8 x = values(main, vand_u8(second, vdup_n_u8(15)));
+      const F8 y = values(main + 4 * head_dim, vshr_n_u8(second, 4));
       for (int r = 0; r < a.n_rows; ++r) {
         const F8 s = Load8(a.s[r] + t), z = Load8(a.s[r] + t + 8);
         Store8(a.s[r] + t, {vfmaq_n_f32(s.lo, x.lo, u[r]), vfmaq_n_f32(s.hi, x.hi, u[r])});
@@ -174,10 +187,13 @@ void score_f16_neon(const ScoreArgs& a) {
   ByRows<Float<uint16_t>::Rows>(a.n_rows, a);
 }
 void score_int8_channel_neon(const ScoreArgs& a) {
-  ByRows<Channels<8>::Rows>(a.n_rows, a);
+  ByRows<Channels<8, 2>::Rows>(a.n_rows, a);
 }
 void score_int4_channel_neon(const ScoreArgs& a) {
-  ByRows<Channels<4>::Rows>(a.n_rows, a);
+  if (a.block->format().fine())
+    ByRows<Channels<4, 1>::Rows>(a.n_rows, a);
+  else
+    ByRows<Channels<4, 2>::Rows>(a.n_rows, a);
 }
 void score_int8_token_neon(const ScoreArgs& a) {
   ByRows<Tokens<8>::Rows>(a.n_rows, a);

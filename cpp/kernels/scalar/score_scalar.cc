@@ -48,6 +48,7 @@ void ScoreChannels(const ScoreArgs& a) {
         u[c] = a.q[r][c] * ScaleOf(b, a.k, g, c);
         lanes[c % 8] = std::fma(a.q[r][c], CentreOf(b, a.k, g, c), lanes[c % 8]);
       }
+      for (int i = 0; i < a.fine.n; ++i) u[a.fine.channel(i)] = 0;
       const float base = LaneSum(lanes), step = QuantizeVector(u, a.head_dim, z);
       for (int c = 0; c < a.head_dim; ++c) u[c] = std::fma(-static_cast<float>(z[c]), step, u[c]);
       const float rest_step = QuantizeVector(u, a.head_dim, rest);
@@ -60,7 +61,7 @@ void ScoreChannels(const ScoreArgs& a) {
           rest_dot += rest[c] * code;
         }
         const float s = std::fma(static_cast<float>(dot), unit * step, base);
-        a.s[r][t] = std::fma(static_cast<float>(rest_dot), unit * rest_step, s);
+        a.s[r][t] = b.format().fine() ? s : std::fma(static_cast<float>(rest_dot), unit * rest_step, s);
       }
     }
   }
@@ -97,10 +98,11 @@ void refine_scalar(const RefineArgs& a) {
     for (int i = 0; i < a.fine.n; ++i) {
       const int c = a.fine.channel(i);
       const uint8_t* codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
-      const float u = a.q[r][c] * HalfAt(a.scales, 2 * static_cast<size_t>(c)) * 0.0625f;
+      const float u = a.q[r][c] * ScaleOf(*a.block, a.k, 0, c);
       for (int t = 0; t < a.tokens; ++t) {
-        const float code = static_cast<float>(codes[t / 16 * 8 + t % 8] >> t % 16 / 8 * 4 & 15);
-        a.s[r][t] = std::fma(u, code - 7.5f, a.s[r][t]);
+        const KvBlock::At at = a.block->CodeAt(t, c);
+        const int n = a.k[at.byte] >> at.shift & 15, m = codes[t / 16 * 8 + t % 8] >> t % 16 / 8 * 4 & 15;
+        a.s[r][t] = std::fma(u, static_cast<float>(16 * n + m) * 0.0625f - 7.96875f, a.s[r][t]);
       }
     }
   }
