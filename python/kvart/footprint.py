@@ -14,7 +14,6 @@ from .errors import InvalidArgument
 from .shapes import Shape
 
 PAGE_TOKENS = _core.PAGE_TOKENS
-SLOT_STEP = 16384  # cpp/kvcache/page_file.h
 _FIRST_OPEN_PAGE = 16  # tokens: cpp/kvcache/pool.cc; each next one has room for twice as many
 _KEPT_OPEN_PAGES = 32
 _TILE = 8
@@ -80,8 +79,7 @@ def kv_pages(shape: Shape, k: str, v: str) -> KvPages:
     k_block, v_block = _core.kv_blocks(k, v, PAGE_TOKENS, shape.head_dim)
     heads = shape.n_layers * shape.n_kv_heads
     seals = k_block["bits"] < 16 or v_block["bits"] < 16
-    payload = heads * (k_block["bytes"] + v_block["bytes"])
-    head_bytes = _divide_up(96 + 4 * PAGE_TOKENS, 1024) * 1024
+    payload, slot = _core.page_bytes(k, v, shape.n_layers, shape.n_kv_heads, shape.head_dim)
     bits = 32 if seals else k_block["bits"] + v_block["bits"]  # integers are halves while their page is open
     return KvPages(
         k=k,
@@ -90,7 +88,7 @@ def kv_pages(shape: Shape, k: str, v: str) -> KvPages:
         seals=seals,
         open_token_bytes=heads * shape.head_dim * bits // 8,
         payload_bytes=payload,
-        slot_bytes=_divide_up(head_bytes + payload, SLOT_STEP) * SLOT_STEP,
+        slot_bytes=slot,
     )
 
 

@@ -140,6 +140,21 @@ void BindCache(py::module_& module) {
       },
       py::arg("k"), py::arg("v"), py::arg("tokens"), py::arg("head_dim"),
       "How a sealed page keeps one KV head's keys and values.");
+  module.def(
+      "page_bytes",
+      [](const std::string& k, const std::string& v, int n_layers, int n_kv_heads, int head_dim) {
+        KvGeometry g;
+        g.n_layers = n_layers;
+        g.n_kv_heads = n_kv_heads;
+        g.head_dim = head_dim;
+        g.formats = Take(ParseKvFormats(k, v));
+        Check(CheckGeometry(g));
+        const uint64_t payload = SealedOffsets(g).bytes();
+        return py::make_tuple(payload,
+                              (PayloadOffset(g.page_tokens) + payload + kSlotAlign - 1) / kSlotAlign * kSlotAlign);
+      },
+      py::arg("k"), py::arg("v"), py::arg("n_layers"), py::arg("n_kv_heads"), py::arg("head_dim"),
+      "A sealed page's payload and its slot in a store, in bytes.");
   module.attr("PAGE_TOKENS") = KvGeometry{}.page_tokens;
 }
 
