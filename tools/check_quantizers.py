@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -39,8 +40,9 @@ def run(command: Sequence[str]) -> str:
 def perplexity(kvart: Sequence[str], model: Path, texts: Sequence[str], ctx: int, threads: int) -> float:
     options = [part for text in texts for part in ("--text", text)]
     command = [*kvart, "eval", "perplexity", str(model), *options, "--ctx", str(ctx), "--kv", "f16", "--json"]
-    [line] = run([*command, "--threads", str(threads)]).splitlines()
-    return float(json.loads(line)["perplexity"])
+    rows = [json.loads(line) for line in run([*command, "--threads", str(threads)]).splitlines()]
+    losses = sum(row["positions"] * math.log(row["ppl"]) for row in rows)
+    return math.exp(losses / sum(row["positions"] for row in rows))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -127,7 +127,7 @@ step_aarch64() {
   # Emulation is slow: what only repeats a test on more cuts, kills or bytes is left to the machine itself.
   export GTEST_FILTER='-*AtEveryCut*:*KilledAnywhere*:*AtEveryByte*:*DoNotDependOnChunks*'
   local numerics='matmul|attention|rows|kv_|packed|dispatch|quant|decoder|engine'
-  echo "-- a CPU with everything, NEON"
+  echo "-- a CPU with everything, NEON with i8mm"
   run_ctest aarch64
   echo "-- a CPU with everything, KVART_KERNELS=scalar"
   KVART_KERNELS=scalar run_ctest aarch64 --tests-regex "$numerics"

@@ -16,7 +16,7 @@ struct CpuFeatures {
   bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, DQ, VL and VNNI
   bool neon = false;    // Advanced SIMD with dot products and half precision
-  bool i8mm = false;
+  bool i8mm = false;    // neon, with products of 2 x 8 matrices of int8
 };
 
 const CpuFeatures& DetectCpu();

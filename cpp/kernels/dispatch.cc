@@ -37,6 +37,7 @@ std::vector<const KernelTable*> FindUsable() {
   if (DetectCpu().avx2) tables.push_back(&Avx2Kernels());
 #endif
 #ifdef KVART_HAVE_NEON
+  if (DetectCpu().i8mm) tables.push_back(&NeonI8mmKernels());
   if (DetectCpu().neon) tables.push_back(&NeonKernels());
 #endif
   tables.push_back(&ScalarTable());

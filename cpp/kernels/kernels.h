@@ -153,7 +153,7 @@ struct MixKernel {
 };
 
 struct KernelTable {
-  const char* name;                       // "scalar", "avx2", "avx512", "neon"
+  const char* name;                       // "scalar", "avx2", "avx512", "neon", "neon_i8mm"
   const KernelTable* fallback = nullptr;  // where to look for a row that is not here; scalar's comes last
   std::span<const MatmulKernel> matmul;   // in order of preference
   std::span<const ScoreKernel> score;

@@ -22,5 +22,6 @@ namespace kvart {
 const KernelTable& Avx2Kernels();
 const KernelTable& Avx512Kernels();
 const KernelTable& NeonKernels();
+const KernelTable& NeonI8mmKernels();
 
 }  // namespace kvart

@@ -181,6 +181,10 @@ def test_kernels_finds_a_shared_inline_function(tmp_path: Path) -> None:
     write(tmp_path, "kernels/avx2/a.cc", source.replace("namespace kvart", "namespace kvart::avx2"))
     subprocess.run(["g++", "-c", "a.cc", "-o", "a.o"], cwd=folder, check=True)
     assert run("check_kernels", tmp_path, "--objects", str(tmp_path))[0] == 0
+    (folder / "a.o").rename(folder / "a_avx2_vnni.o")  # the folder's own files lack these instructions
+    code, output = run("check_kernels", tmp_path, "--objects", str(tmp_path))
+    assert code == 1
+    assert "a_avx2_vnni.o: has a shared copy of kvart::avx2::Twice(int)" in output
     code, output = run("check_kernels", tmp_path, "--objects", str(tmp_path / "elsewhere"))
     assert code == 1
     assert "has no objects of kernels" in output

@@ -9,6 +9,9 @@ namespace kvart::neon {
 #define KVART_DECLARE(name, type) void matmul_##name##_i8_neon(const MatmulArgs& args);
 KVART_CODED_TYPES(KVART_DECLARE)
 #undef KVART_DECLARE
+#define KVART_DECLARE(name, type) void matmul_##name##_i8_neon_i8mm(const MatmulArgs& args);
+KVART_CODED_TYPES(KVART_DECLARE)
+#undef KVART_DECLARE
 #define KVART_DECLARE(name, type) void matmul_##name##_f32_neon(const MatmulArgs& args);
 KVART_CODED_TYPES(KVART_DECLARE)
 KVART_NUMBER_TYPES(KVART_DECLARE)

@@ -5,7 +5,6 @@
 namespace kvart::neon {
 namespace {
 
-using neon::Load8;  // of floats and halves
 struct BFloat {
   uint16_t bits;
 };

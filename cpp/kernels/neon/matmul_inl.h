@@ -8,6 +8,7 @@
 #include "kernels/neon/neon_inl.h"
 
 namespace kvart::neon {
+namespace {
 
 constexpr int kGroupRows = 8;  // a lane is a row
 constexpr int64_t kTokensTogether = 4;
@@ -148,4 +149,5 @@ void AllTokensI8(const MatmulArgs& a, int64_t row, const Source& source) {
   }
 }
 
+}  // namespace
 }  // namespace kvart::neon

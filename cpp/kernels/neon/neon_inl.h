@@ -12,6 +12,9 @@
 #define KVART_UNROLL _Pragma("GCC unroll 16")
 
 namespace kvart::neon {
+// Without a name, here and in the other helpers: files with more instructions (…_i8mm.cc) include them too, and the
+// linker must not give their copies to everybody.
+namespace {
 
 // Eight float lanes: a row of the definitions in kernels.h.
 struct F8 {
@@ -59,4 +62,5 @@ inline float LaneSum(const F8& a) {
   return vget_lane_f32(t, 0) + vget_lane_f32(t, 1);
 }
 
+}  // namespace
 }  // namespace kvart::neon

@@ -6,6 +6,7 @@
 #include "quant/packed.h"
 
 namespace kvart::neon {
+namespace {
 
 inline F8 Times(const F8& a, const F8& b) {
   return {vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)};
@@ -115,4 +116,5 @@ struct Packed {
   }
 };
 
+}  // namespace
 }  // namespace kvart::neon

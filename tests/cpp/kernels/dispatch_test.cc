@@ -29,6 +29,7 @@ TEST(DispatchTest, TablesOfThisMachine) {
   for (const KernelTable* table : UsableKernels()) EXPECT_TRUE(names.insert(table->name).second) << table->name;
   EXPECT_EQ(names.count("avx2"), DetectCpu().avx2 ? 1u : 0u);
   EXPECT_EQ(names.count("neon"), DetectCpu().neon ? 1u : 0u);
+  EXPECT_EQ(names.count("neon_i8mm"), DetectCpu().i8mm ? 1u : 0u);
 }
 
 TEST(DispatchTest, TheBestIsTheDefault) {
@@ -61,8 +62,8 @@ TEST(DispatchTest, UnknownNameTellsWhatThereIs) {
 
 TEST(DispatchTest, TablesAreWhole) {
   for (const KernelTable* table : UsableKernels()) {
-    EXPECT_TRUE(table->refine && table->softmax && table->attend_merge && table->rms_norm && table->quantize && table->silu_mul &&
-                table->to_half)
+    EXPECT_TRUE(table->refine && table->softmax && table->attend_merge && table->rms_norm && table->quantize &&
+                table->silu_mul && table->to_half)
         << table->name;
     for (const DType type : testing::kAllTypes) {
       EXPECT_NE(FindMatmul(*table, type, Activations::kFloat), nullptr) << table->name << " " << Info(type).name;

@@ -48,7 +48,7 @@ struct Product {
     constexpr float kUntouched = 12345.0f;
     Room scratch(MatmulScratchBytes(cols));
     const int64_t width = row_end - row_begin, stride = width + 3;
-    std::vector<float> out(static_cast<size_t>(count * stride), kUntouched);
+    std::vector<float> out(static_cast<size_t>((count + 1) * stride), kUntouched);  // and a token not asked for
     for (int64_t i = 0; i < count && !before.empty(); ++i) {
       const float* from = &before[static_cast<size_t>((first + i) * rows + row_begin)];
       std::copy(from, from + width, &out[static_cast<size_t>(i * stride)]);
@@ -77,6 +77,8 @@ struct Product {
       for (int64_t r = width; r < stride; ++r)
         EXPECT_EQ(row[r], kUntouched) << "token " << i << " wrote beyond its rows";
     }
+    for (int64_t r = 0; r < stride; ++r)
+      EXPECT_EQ(out[static_cast<size_t>(count * stride + r)], kUntouched) << "wrote a token too many";
     return result;
   }
 };
