@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def parse_fine(section: bytes, n_heads: int) -> list[dict[int, npt.NDArray[np.ui
     codes = np.stack([packed & 15, packed >> 4], axis=2).reshape(rows, -1)[:, :tokens]
     return [
         {int(channels[i]): codes[i] for i in range(start, end)}
-        for start, end in zip(starts[:-1], starts[1:], strict=True)
+        for start, end in pairwise(starts)
     ]
 
 
