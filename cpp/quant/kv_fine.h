@@ -25,6 +25,7 @@ class KvFine {
 
   int rows() const { return rows_; }
   size_t row_bytes() const { return row_bytes_; }
+  size_t table_bytes() const { return rows_ == 0 ? 0 : codes_; }  // starts and channels
   size_t bytes() const { return rows_ == 0 ? 0 : codes_ + static_cast<size_t>(rows_) * row_bytes_; }
 
   struct Head {

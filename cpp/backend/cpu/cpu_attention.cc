@@ -47,6 +47,10 @@ struct Shares {
   }
 };
 
+KvFine::Head FineRowsOf(const RunKernels& kernels, const KvView& view, const KvView::Run& run, int64_t kv_head) {
+  return kernels.layout.fine().head(HostPointer<uint8_t>(run.fine), view.layer * view.geometry.n_kv_heads + kv_head);
+}
+
 // The shares of a run: args but for what the run itself says.
 // turned: args.q's queries turned back.
 void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView& view, const KvView::Run& run,
@@ -63,9 +67,19 @@ void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView
   AttendPage(table, run.sealed ? kernels.sealed : kernels.open, args);
 }
 
+// Where a page's fine rows lie is read one run before they are, and so fetched two before.
+void FetchFineTable(const RunKernels& kernels, const KvView::Run& run) {
+  if (!run.sealed) return;
+  const uint8_t* section = HostPointer<uint8_t>(run.fine);
+  for (size_t i = 0; i < kernels.layout.fine().table_bytes(); i += 64) __builtin_prefetch(section + i);
+}
+
 // Has the run's K/V of a head fetched while another run is read.
-void FetchNext(const RunKernels& kernels, const KvView::Run& run, int64_t kv_head, AttendPageArgs* args) {
+void FetchNext(const RunKernels& kernels, const KvView& view, const KvView::Run& run, int64_t kv_head,
+               AttendPageArgs* args) {
   if (!run.sealed) return;  // open ones are the newest: few, and just written
+  const KvFine::Head fine = FineRowsOf(kernels, view, run, kv_head);
+  for (int i = 0; i < fine.n; ++i) __builtin_prefetch(fine.codes + static_cast<size_t>(i) * fine.row_bytes);
   const Address stride = static_cast<Address>(kv_head * run.head_stride);
   args->next_k = HostPointer<uint8_t>(run.k + stride);
   args->next_v = HostPointer<uint8_t>(run.v + stride);
@@ -212,11 +226,13 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
   const int64_t rows = span.n * group, share = rows * (2 + head_dim);  // floats of one run of one head: m, l, o
   partial_.resize(static_cast<size_t>(n_runs * shape.n_kv_heads * share));
 
-  constexpr int64_t kRunsPerTask = 4;
-  const int64_t tasks_per_head = DivideUp(n_runs, kRunsPerTask);
+  // Enough tasks to even out what threads do, but long ones: nothing is fetched ahead for a task's first runs.
+  const int64_t runs_per_task = std::max<int64_t>(4, n_runs * shape.n_kv_heads / (4 * pool_.n_running()));
+  const int64_t tasks_per_head = DivideUp(n_runs, runs_per_task);
   pool_.Run(tasks_per_head * shape.n_kv_heads, [&](int64_t task, int) {
-    const int64_t head = task / tasks_per_head, begin = task % tasks_per_head * kRunsPerTask;
-    for (int64_t i = begin; i < std::min(n_runs, begin + kRunsPerTask); ++i) {
+    const int64_t head = task / tasks_per_head, begin = task % tasks_per_head * runs_per_task;
+    const int64_t end = std::min(n_runs, begin + runs_per_task);
+    for (int64_t i = begin; i < end; ++i) {
       const KvView::Run& run = runs[static_cast<size_t>(i)];
       int32_t visible[kFewTokens];
       for (int64_t t = 0; t < span.n; ++t) {
@@ -232,7 +248,8 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
       args.m = partial_.data() + (head * n_runs + i) * share;
       args.l = args.m + rows;
       args.o = args.m + 2 * rows;
-      if (i + 1 < n_runs) FetchNext(kernels, runs[static_cast<size_t>(i + 1)], head, &args);
+      if (i + 1 < end) FetchNext(kernels, span.view, runs[static_cast<size_t>(i + 1)], head, &args);
+      if (i + 2 < end) FetchFineTable(kernels, runs[static_cast<size_t>(i + 2)]);
       AttendRun(kernels_, kernels, span.view, run, head, turned_.data() + (args.q - q), args);
     }
   });
