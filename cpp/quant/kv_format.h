@@ -31,9 +31,9 @@ struct KvFormat {
 };
 
 // The formats of keys and values that a name stands for: "f32", "f16", "int8", "int4" (keys per channel, the weightiest
-// with a second code; values per token; both with a centre), "int4-sym" (no centres), "int4-token" (keys per token as well), "int4-knorm" (unit keys
-// per token, their lengths apart), and any of the integer ones but int4-knorm with "-g32", "-g64" or "-g128" behind.
-// InvalidArgument lists them.
+// with a second code; values per token; both with a centre), "int4-sym" (no centres), "int4-token" (keys per token as
+// well), "int4-knorm" (unit keys per token, their lengths apart), and any of the integer ones but int4-knorm with
+// "-g32", "-g64" or "-g128" behind. InvalidArgument lists them.
 struct KvFormats {
   KvFormat k, v;
   bool operator==(const KvFormats&) const = default;

@@ -69,10 +69,7 @@ def parse_fine(section: bytes, n_heads: int) -> list[dict[int, npt.NDArray[np.ui
     begin = -(-(starts.nbytes + channels.nbytes) // 64) * 64
     packed = np.frombuffer(section, np.uint8, offset=begin).reshape(rows, -1, 8)
     codes = np.stack([packed & 15, packed >> 4], axis=2).reshape(rows, -1)[:, :tokens]
-    return [
-        {int(channels[i]): codes[i] for i in range(start, end)}
-        for start, end in pairwise(starts)
-    ]
+    return [{int(channels[i]): codes[i] for i in range(start, end)} for start, end in pairwise(starts)]
 
 
 def parse_page(
