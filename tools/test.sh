@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/setup.sh
 
 readonly ALL=(style cpp asan tsan python fuzz aarch64)
-readonly FUZZ_SECONDS=${FUZZ_SECONDS:-40}
+readonly FUZZ_SECONDS=${FUZZ_SECONDS:-60}
 jobs=$(nproc)
 cmake=cmake
 ctest=ctest

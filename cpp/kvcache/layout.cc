@@ -23,6 +23,8 @@ int FineRows(const KvGeometry& g) {
   constexpr uint64_t kMost = 65535;  // what its table counts to
   uint64_t rows = std::min(channels / 16, kMost);
   const uint64_t least = std::min(channels / 128, rows);
+  // No more than fit without their table: this is asked for again and again, and the rest takes a step or two.
+  rows = std::clamp(left / KvFine(0, 0, g.page_tokens).row_bytes(), least, rows);
   const auto bytes = [&](uint64_t n) {
     return KvFine(static_cast<int>(heads), static_cast<int>(n), g.page_tokens).bytes();
   };

@@ -22,8 +22,14 @@ constexpr int kTileTokens = 8;
 
 // A page's slot: a head, the payload from PayloadOffset() on, rounded up. 16 KiB suits every size of a system's pages.
 constexpr uint64_t kSlotAlign = 16384;
+constexpr uint64_t SlotHeadBytes(int page_tokens) {
+  return 96 + 4 * static_cast<uint64_t>(page_tokens);
+}
 constexpr uint64_t PayloadOffset(int page_tokens) {
-  return (96 + 4 * static_cast<uint64_t>(page_tokens) + 1023) / 1024 * 1024;
+  return (SlotHeadBytes(page_tokens) + 1023) / 1024 * 1024;
+}
+constexpr uint64_t SlotBytes(int page_tokens, uint64_t payload_bytes) {
+  return (PayloadOffset(page_tokens) + payload_bytes + kSlotAlign - 1) / kSlotAlign * kSlotAlign;
 }
 
 // The shape of a model's K/V and the formats they are kept in. Two caches fit together only if all of it is equal.

@@ -89,7 +89,7 @@ Result<PageFileHeader> MakePageFileHeader(const KvGeometry& g, const StoreOption
   h.k_format = options.k_format;
   h.v_format = options.v_format;
   h.fingerprint = options.fingerprint;
-  h.slot_bytes = (h.PayloadOffset() + options.payload_bytes + kPageFileAlign - 1) / kPageFileAlign * kPageFileAlign;
+  h.slot_bytes = SlotBytes(g.page_tokens, options.payload_bytes);
   return h;
 }
 
@@ -148,7 +148,7 @@ Result<PageFileHeader> ReadPageFileHeader(const RandomFile& file) {
   h.v_format = GetFormat(bytes, 80);
   std::copy_n(bytes.begin() + 112, 32, h.fingerprint.begin());
   h.used_hint = Get<uint64_t>(bytes, kUsedHintOffset);
-  if (h.slot_bytes % kPageFileAlign != 0 || h.slot_bytes > uint64_t{1} << 41 || h.page_tokens > 65536 ||
+  if (h.slot_bytes % kSlotAlign != 0 || h.slot_bytes > uint64_t{1} << 41 || h.page_tokens > 65536 ||
       h.slot_bytes <= h.PayloadOffset()) {
     return Refuse(
         StatusCode::kCorrupt, path,

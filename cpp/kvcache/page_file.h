@@ -14,7 +14,7 @@
 
 namespace kvart {
 
-constexpr uint64_t kPageFileHeaderBytes = 16384, kPageFileAlign = kSlotAlign;
+constexpr uint64_t kPageFileHeaderBytes = 16384;
 constexpr uint64_t kUsedHintOffset = 144;
 constexpr uint64_t kWriterLock = 0, kFirstSlotLock = 1;  // bytes to lock: the writer's, slot 0's and so on
 constexpr uint64_t kLastUseOffset = 88;                  // in a slot
@@ -31,7 +31,7 @@ struct PageFileHeader {
   uint64_t SlotsIn(uint64_t file_bytes) const {
     return file_bytes < kPageFileHeaderBytes ? 0 : (file_bytes - kPageFileHeaderBytes) / slot_bytes;
   }
-  size_t HeadBytes() const { return 96 + 4 * static_cast<size_t>(page_tokens); }
+  size_t HeadBytes() const { return SlotHeadBytes(static_cast<int>(page_tokens)); }
   uint64_t PayloadOffset() const { return kvart::PayloadOffset(static_cast<int>(page_tokens)); }  // in a slot
   uint64_t MostPayload() const { return slot_bytes - PayloadOffset(); }
 };

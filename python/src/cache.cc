@@ -150,8 +150,7 @@ void BindCache(py::module_& module) {
         g.formats = Take(ParseKvFormats(k, v));
         Check(CheckGeometry(g));
         const uint64_t payload = SealedOffsets(g).bytes();
-        return py::make_tuple(payload,
-                              (PayloadOffset(g.page_tokens) + payload + kSlotAlign - 1) / kSlotAlign * kSlotAlign);
+        return py::make_tuple(payload, SlotBytes(g.page_tokens, payload));
       },
       py::arg("k"), py::arg("v"), py::arg("n_layers"), py::arg("n_kv_heads"), py::arg("head_dim"),
       "A sealed page's payload and its slot in a store, in bytes.");

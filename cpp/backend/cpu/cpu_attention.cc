@@ -56,10 +56,7 @@ KvFine::Head FineRowsOf(const RunKernels& kernels, const KvView& view, const KvV
 void AttendRun(const KernelTable& table, const RunKernels& kernels, const KvView& view, const KvView::Run& run,
                int64_t kv_head, const float* turned, AttendPageArgs args) {
   if (run.turned) args.q = turned;
-  if (run.fine != 0) {
-    args.fine =
-        kernels.layout.fine().head(HostPointer<uint8_t>(run.fine), view.layer * view.geometry.n_kv_heads + kv_head);
-  }
+  if (run.fine != 0) args.fine = FineRowsOf(kernels, view, run, kv_head);
   const Address stride = static_cast<Address>(kv_head * run.head_stride);
   args.k = HostPointer<uint8_t>(run.k + stride);
   args.v = HostPointer<uint8_t>(run.v + stride);

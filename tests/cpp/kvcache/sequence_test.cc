@@ -249,9 +249,7 @@ TEST(Geometry, FineRowsFillWhatTheSlotsRoundingLeaves) {
     g.formats = ParseKvFormats(k, "int4").value();
     KvGeometry without = g;
     without.formats.k.group = 128;
-    const auto slot = [](const KvGeometry& of) {
-      return (PayloadOffset(128) + SealedOffsets(of).bytes() + kSlotAlign - 1) / kSlotAlign;
-    };
+    const auto slot = [](const KvGeometry& of) { return SlotBytes(128, SealedOffsets(of).bytes()); };
     const int n = FineRows(g), channels = layers * heads * head_dim;
     if (n > 0) {
       EXPECT_TRUE(n >= channels / 128 && n <= channels / 16) << n;
