@@ -3,8 +3,15 @@
 Every measurement is a fresh process with the same threads, prompt length and depths. kvart is timed by its own
 `kvart bench`, the others by peer_workers.py: llama.cpp through llama-cpp-python or xllamacpp, whichever the peers'
 interpreter has, on the same GGUF file; onnxruntime-genai and MNN where their form of the model is given. Build
-llama-cpp-python for the machine at hand, or the comparison flatters kvart (xllamacpp's wheel is built for AVX2):
+llama-cpp-python for the machine at hand, or the comparison flatters kvart (xllamacpp's wheel is built for AVX2, as is
+MNN's; KVART_KERNELS=avx2 holds kvart to the same):
   CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python
+The others read 4-bit forms of a checkpoint, 4.5 bits a weight with the head, as a q4_0 with --head q4_0 has:
+  python -m onnxruntime_genai.models.builder -i CHECKPOINT -o OUT -p int4 -e cpu -c /tmp/cache \\
+    --extra_options accuracy_level=4 block_size=64 op_types_to_quantize=MatMul/Gather prune_lm_head=true
+  PYTHONPATH=$SITE/llmexport python $SITE/llmexport/llmexport.py --path CHECKPOINT --dst_path OUT --export mnn \\
+    --quant_bit 4 --quant_block 128 --lm_quant_bit 4
+with onnx and torch beside the first, pip's llmexport beside MNN ($SITE: the interpreter's site-packages).
 
 llama.cpp's settings: --peer-kv. Deep runs try all of them by default, f16 with flash attention on and off, q8_0 and
 q4_0 (which need it on), and the ratio is to the fastest. At depth 0 f16 with flash attention is.
@@ -61,6 +68,15 @@ print(json.dumps({
     "kv_heads": f.get(a + ".attention.head_count_kv", heads),
     "head_dim": f.get(a + ".attention.key_length") or f.get(a + ".embedding_length") // heads,
 }))
+"""
+# Of MatMulNBits, norms and biases; of the embedding table and of RoPE's a token reads a row.
+_ONNX = """
+import json, sys, onnx
+graph = onnx.load(sys.argv[1], load_external_data=False).graph
+sizes = {t.name: sum(int(e.value) for e in t.external_data if e.key == "length") for t in graph.initializer}
+tables = ("Gather", "GatherBlockQuantized", "GroupQueryAttention")
+read = {name for node in graph.node if node.op_type not in tables for name in node.input}
+print(json.dumps({"test": "weights", "bytes": sum(sizes.get(name, 0) for name in read)}))
 """
 
 Key = tuple[str, int, int]  # test, tokens, depth
@@ -149,7 +165,7 @@ def contenders(settings: Settings) -> list[Contender]:
             raise RuntimeError(f"{settings.peer_python} has no {name}; it has {', '.join(installed) or 'no peer'}")
     others = {"onnxruntime-genai": settings.genai_model, "mnn": settings.mnn_model}
     wanted += [name for name, path in others.items() if path and name not in wanted]
-    shape = _shape(settings) if any(name in _LLAMACPP for name in wanted) else None
+    shape = _shape(settings) if wanted else None
     for name in wanted:
         if name in _LLAMACPP:
             found += [_llamacpp(settings, name, kv, flash, shape) for kv, flash in _peer_kv(settings)]
@@ -158,9 +174,10 @@ def contenders(settings: Settings) -> list[Contender]:
         if not path:
             raise RuntimeError(f"{name} needs its form of the model: --{name.replace('onnxruntime-', '')}-model")
         folder = Path(path) if Path(path).is_dir() else Path(path).parent
-        size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        weights = _mnn_weights(folder) if name == "mnn" else _onnx_weights(settings, folder)
         worker = (settings.peer_python, str(_WORKER), name, path, *_arguments(settings))
-        found.append(Contender(name, worker, (*worker, "--first-token", FIRST_PROMPT), size))
+        kv_bytes = 4 * shape["kv_values"] if shape and weights else 0  # float32
+        found.append(Contender(name, worker, (*worker, "--first-token", FIRST_PROMPT), weights, kv_bytes))
     return found
 
 
@@ -212,6 +229,19 @@ def _shape(settings: Settings) -> dict[str, Any] | None:
         "weights": sum(matrices.values()),
         "kv_values": 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"],
     }
+
+
+def _onnx_weights(settings: Settings, folder: Path) -> int:
+    """Bytes of weights a token; 0, not known, without the onnx package to read the graph."""
+    if not _has(settings.peer_python, "onnx"):
+        return 0
+    [found], _ = run_process([settings.peer_python, "-c", _ONNX, str(folder / "model.onnx")])
+    return int(found["bytes"])
+
+
+def _mnn_weights(folder: Path) -> int:
+    """The embedding table has a file of its own, unless it is the head."""
+    return sum(file.stat().st_size for file in folder.glob("*.mnn.weight"))
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

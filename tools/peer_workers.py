@@ -161,7 +161,7 @@ class XLlamaCpp(Engine):
 
 
 class OnnxRuntimeGenAI(Engine):
-    """onnxruntime-genai, of a folder that its model builder wrote; K/V as that says."""
+    """onnxruntime-genai, of a folder that its model builder wrote; K/V as that says. Greedy, with no end of text."""
 
     def __init__(self, settings: Settings, n_ctx: int) -> None:
         import numpy as np
@@ -173,7 +173,7 @@ class OnnxRuntimeGenAI(Engine):
         config.overlay(json.dumps({"model": {"decoder": threads}}))
         self._model = og.Model(config)
         params = og.GeneratorParams(self._model)
-        params.set_search_options(max_length=n_ctx, do_sample=False)
+        params.set_search_options(min_length=n_ctx, max_length=n_ctx, do_sample=False)
         self._generator = og.Generator(self._model, params)
         self._tokenizer = og.Tokenizer(self._model)
         self._size = 0
@@ -208,13 +208,16 @@ class OnnxRuntimeGenAI(Engine):
 
 
 class Mnn(Engine):
-    """MNN, of the config.json that its exporter wrote; K/V as that says. It can't go back: each run fills anew."""
+    """MNN, of the config.json that its exporter wrote; K/V as that says; nothing is sampled.
+
+    It can't go back: each run fills anew.
+    """
 
     def __init__(self, settings: Settings, n_ctx: int) -> None:
         import MNN.llm
 
         self._llm = MNN.llm.create(settings.model)
-        self._llm.set_config({"thread_num": settings.threads, "max_new_tokens": 1})
+        self._llm.set_config({"thread_num": settings.threads})
         self._llm.load()
         self._context: list[int] = []
 
@@ -234,6 +237,7 @@ class Mnn(Engine):
     def decode(self, count: int) -> float:
         ids = _random_ids(count)
         self._begin()
+        self._llm.forward(_random_ids(1))  # the first of its shape prepares the graph
 
         def steps() -> None:
             for token in ids:
@@ -242,7 +246,8 @@ class Mnn(Engine):
         return _timed(steps)
 
     def first_token(self, prompt: str) -> None:
-        self._llm.generate(self._llm.tokenizer_encode(prompt))
+        self._begin()
+        self._llm.forward(self._llm.tokenizer_encode(prompt)).read().argmax()
 
 
 ENGINES: dict[str, type[Engine]] = {

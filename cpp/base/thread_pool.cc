@@ -43,10 +43,10 @@ bool WaitAwake(const Ready& ready) {
   return ready();
 }
 
-constexpr uint64_t Index(uint64_t ticket) {
+constexpr uint64_t Next(uint64_t ticket) {
   return ticket & 0xffffffffu;
 }
-constexpr uint64_t Count(uint64_t ticket) {
+constexpr uint64_t End(uint64_t ticket) {
   return ticket >> 32;
 }
 
@@ -54,7 +54,7 @@ constexpr uint64_t Count(uint64_t ticket) {
 
 ThreadPool::ThreadPool(int n_threads) : ThreadPool(ThreadPlan::Anywhere(std::max(1, n_threads))) {}
 
-ThreadPool::ThreadPool(const ThreadPlan& plan) : plan_(plan), process_(getpid()) {
+ThreadPool::ThreadPool(const ThreadPlan& plan) : plan_(plan), shares_(static_cast<size_t>(plan.n_threads)), process_(getpid()) {
   running_.store(plan.n_running);
   for (int i = 1; i < plan.n_threads; ++i) {
     try {
@@ -111,27 +111,43 @@ void ThreadPool::RunBatch(int64_t first, int64_t n_tasks, Function function, con
   context_ = context;
   first_ = first;
   done_.store(0, std::memory_order_relaxed);
-  ticket_.store(static_cast<uint64_t>(n_tasks) << 32, std::memory_order_release);
+  n_tasks_ = static_cast<uint32_t>(n_tasks);
+  const uint64_t n_shares = static_cast<uint64_t>(n_running()), all_tasks = n_tasks_;
+  for (uint64_t i = 0; i < n_shares; ++i) {
+    const uint64_t begin = all_tasks * i / n_shares, end = all_tasks * (i + 1) / n_shares;
+    shares_[i].ticket.store(end << 32 | begin, std::memory_order_release);
+  }
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (parked_.load() > 0) epoch_.notify_all();
 
   while (ClaimAndRun(0)) {
   }
-  const uint32_t all = static_cast<uint32_t>(n_tasks);
-  const auto finished = [&] { return done_.load(std::memory_order_acquire) == all; };
+  const auto finished = [&] { return done_.load(std::memory_order_acquire) == n_tasks_; };
   if (WaitAwake(finished)) return;
   // A worker has lost its core in the middle of a task.
   caller_parked_.store(true);
-  for (uint32_t done; (done = done_.load()) != all;) done_.wait(done);
+  for (uint32_t done; (done = done_.load()) != n_tasks_;) done_.wait(done);
   caller_parked_.store(false);
 }
 
 bool ThreadPool::ClaimAndRun(int thread) {
-  if (uint64_t seen = ticket_.load(std::memory_order_acquire); Index(seen) >= Count(seen)) return false;
-  const uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
-  if (Index(ticket) >= Count(ticket)) return false;
-  function_(context_, first_ + static_cast<int64_t>(Index(ticket)), thread);
-  if (done_.fetch_add(1) + 1 == Count(ticket) && caller_parked_.load()) done_.notify_one();
+  const size_t own = static_cast<size_t>(thread);
+  for (size_t i = own; i < shares_.size(); ++i) {
+    if (ClaimAndRun(shares_[i].ticket, thread)) return true;
+  }
+  for (size_t i = 0; i < own; ++i) {
+    if (ClaimAndRun(shares_[i].ticket, thread)) return true;
+  }
+  return false;
+}
+
+bool ThreadPool::ClaimAndRun(std::atomic<uint64_t>& share, int thread) {
+  if (uint64_t seen = share.load(std::memory_order_acquire); Next(seen) >= End(seen)) return false;
+  const uint64_t ticket = share.fetch_add(1, std::memory_order_acq_rel);
+  if (Next(ticket) >= End(ticket)) return false;
+  const uint32_t n_tasks = n_tasks_;  // behind the last task the next batch may have begun
+  function_(context_, first_ + static_cast<int64_t>(Next(ticket)), thread);
+  if (done_.fetch_add(1) + 1 == n_tasks && caller_parked_.load()) done_.notify_one();
   return true;
 }
 

@@ -49,6 +49,7 @@ class ThreadPool {
   void RunBatch(int64_t first, int64_t n_tasks, Function function, const void* context);
   void Work(int thread);
   bool ClaimAndRun(int thread);  // false when there was no task left
+  bool ClaimAndRun(std::atomic<uint64_t>& share, int thread);
   void SetRunning(int n);
   std::vector<int> CpusOf(int thread) const;
 
@@ -58,10 +59,14 @@ class ThreadPool {
   Function function_ = nullptr;
   const void* context_ = nullptr;
   int64_t first_ = 0;
+  uint32_t n_tasks_ = 0;
 
-  // n_tasks << 32 | next task. Claiming is one fetch_add, whose result says by itself whether there was a task to
-  // claim.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  // A share of the tasks for each thread, so that it reads memory in order; who has none left takes from the others.
+  // end << 32 | next task. Claiming is one fetch_add, whose result says by itself whether there was a task to claim.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> ticket{0};
+  };
+  std::vector<Share> shares_;  // (threads wanted)
   alignas(64) std::atomic<uint32_t> done_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // rises with every batch: what parked workers wait for
   alignas(64) std::atomic<int> running_{1};     // threads from this number on sleep

@@ -17,7 +17,7 @@ using Digest = std::array<uint8_t, 32>;
 
 // Rises whenever a change of kernels or decoder changes any bit of K/V. All instruction sets give the same bits, so
 // none is named.
-constexpr int kNumericsRevision = 3;
+constexpr int kNumericsRevision = 4;
 
 // SHA-256 over all tensors: name, type, shape, bytes. Takes seconds, so it is kept in directory/weights/ under the
 // file's path, size, time of change and inode, and read from there next time; an empty directory keeps nothing.

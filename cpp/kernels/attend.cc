@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace kvart {
-namespace {
-
-void Prefetch(const uint8_t* p, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
-}
-
-}  // namespace
-
 void AttendPage(const KernelTable& table, const PageKernels& kernels, const AttendPageArgs& a) {
   alignas(64) float s[kMaxAttendRows][kMaxPageTokens];
   const int64_t n_rows = a.n_tokens * a.group;
@@ -36,7 +28,7 @@ void AttendPage(const KernelTable& table, const PageKernels& kernels, const Atte
     score.fine = a.fine;
     score.q = q;
     score.s = s;
-    if (begin == 0) Prefetch(a.next_k, a.next_k_bytes);
+    if (begin == 0) score.ahead = a.next_k;
     kernels.score->run(score);
     if (a.fine.n > 0) {
       RefineArgs refine;
@@ -51,6 +43,7 @@ void AttendPage(const KernelTable& table, const PageKernels& kernels, const Atte
     }
     SoftmaxArgs softmax;
     softmax.first = a.first;
+    softmax.tokens = kernels.values != nullptr ? kernels.values->tokens() : most;
     softmax.n_rows = n;
     softmax.visible = visible;
     softmax.s = s;
@@ -65,7 +58,7 @@ void AttendPage(const KernelTable& table, const PageKernels& kernels, const Atte
     mix.visible = visible;
     mix.p = s;
     mix.o = o;
-    if (begin == 0) Prefetch(a.next_v, a.next_v_bytes);
+    if (begin == 0) mix.ahead = a.next_v;
     kernels.mix->run(mix);
   }
 }

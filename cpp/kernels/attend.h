@@ -30,10 +30,7 @@ struct AttendPageArgs {
   float* m = nullptr;                // (n_tokens * group): the highest score, -inf when nothing is visible
   float* l = nullptr;                // (n_tokens * group): sum of weights
   float* o = nullptr;                // (n_tokens * group, head_dim): sum of weighted values
-  // What will be read next, the keys and values of the page behind: fetched meanwhile. Pages lie apart, so the CPU's
-  // own prefetch begins anew with each.
-  const uint8_t *next_k = nullptr, *next_v = nullptr;
-  size_t next_k_bytes = 0, next_v_bytes = 0;
+  Ahead next_k, next_v;              // the keys and values of the page behind: fetched meanwhile
 };
 
 void AttendPage(const KernelTable& table, const PageKernels& kernels, const AttendPageArgs& args);

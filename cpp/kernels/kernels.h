@@ -21,21 +21,22 @@ namespace kvart {
 
 // 32 neighbouring activations of one row as int8: value = scale * q, scale = max|x| / 127, q rounded to nearest even.
 // pair_sums[2 h + p] is the sum over the columns i of half h = i / 16 with (i % 4) / 2 == p: what an int16 lane of a
-// dot instruction adds up, so that a kernel with unsigned codes can start its accumulator at -zero * pair_sum.
+// dot instruction adds up, so that a kernel with unsigned codes can start its accumulator at -zero * pair_sum. Behind
+// those of the halves, pair_sums[4 + p], are those of all columns. sum = float(Σ q) * scale, for formats with a min.
 struct ActivationBlock {
-  float scale;
-  int16_t pair_sums[4];
+  float scale, sum;
+  int16_t pair_sums[6];
   int8_t q[32];
 };
-static_assert(sizeof(ActivationBlock) == 44);
+static_assert(sizeof(ActivationBlock) == 52);
 
 enum class Activations { kFloat, kInt8 };
 
 // out[i][r - row_begin] (+)= sum over columns of W[r][c] * x[i][c] (+ bias[r]) for rows row_begin <= r < row_end.
 // W is what UnpackCodes gives, also where activations are float: Q8_0's code -128, which no encoder writes, is -127.
 //   int8:  acc = 0; per block b of 32 columns, per scale s of it (one for 32 columns or two for 16 each):
-//          acc = fma(float(integer dot), scale_s * x.scale, acc); if the format has a min, acc = fma(float(integer sum
-//          of x), min_s * x.scale, acc)
+//          acc = fma(float(integer dot), scale_s * x.scale, acc); if the format has a min, acc = fma(min_s,
+//          float(integer sum of x) * x.scale, acc)
 //   float: acc = 0; per block of 32 columns: t = 0; t = fma(w, x, t) column by column; acc = acc + t
 //   then:  acc = acc + bias[r]; out = acc, or out = out + acc
 struct MatmulArgs {
@@ -75,6 +76,29 @@ struct AttendMergeArgs {
 
 constexpr int kMaxPageTokens = 256;
 
+// Memory that is read next. Pages lie apart, so the CPU's own fetching ahead begins anew with each.
+struct Ahead {
+  const uint8_t* begin = nullptr;
+  size_t bytes = 0;
+};
+// Fetches it a share at a time, in each step of a kernel's loop: all at once would wait for itself.
+class Fetcher {
+ public:
+  [[gnu::always_inline]] Fetcher(const Ahead& ahead, int steps)
+      : at_(ahead.begin),
+        end_(ahead.begin + (ahead.bytes + kLine - 1) / kLine * kLine),
+        share_((ahead.bytes / kLine / static_cast<size_t>(steps > 0 ? steps : 1) + 1) * kLine) {}
+  [[gnu::always_inline]] void Step() {
+    const uint8_t* stop = static_cast<size_t>(end_ - at_) > share_ ? at_ + share_ : end_;
+    for (; at_ < stop; at_ += kLine) __builtin_prefetch(at_);
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+  const uint8_t *at_, *end_;
+  size_t share_;
+};
+
 // ---- Attention over one page in three steps: scores of keys, softmax, mix of values; each step knows one format only.
 constexpr int kMaxAttendRows = 8;  // query rows at a time that share what is loaded
 
@@ -101,6 +125,7 @@ struct ScoreArgs {
   int n_rows = 0;                        // at most kMaxAttendRows
   const float* const* q = nullptr;       // (n_rows) of (head_dim)
   float (*s)[kMaxPageTokens] = nullptr;  // (n_rows), aligned to 32 bytes
+  Ahead ahead;
 };
 struct ScoreKernel {
   const char* name;  // score_<format>_<isa>
@@ -122,12 +147,12 @@ struct RefineArgs {
   float (*s)[kMaxPageTokens] = nullptr;  // (n_rows), aligned to 64 bytes
 };
 
-// In place, per row r over first <= t < visible[r]: m = max s; s_t = Exp2(s_t - m), 0 outside; l = sum in eight lanes
-// (t % 8), LaneSum. Nothing to see gives m = -inf, l = 0.
+// In place, per row r over first <= t < visible[r]: m = max s; s_t = Exp2(s_t - m), 0 outside, up to `tokens`; l = sum
+// in eight lanes (t % 8), LaneSum. Nothing to see gives m = -inf, l = 0.
 struct SoftmaxArgs {
-  int first = 0, n_rows = 0;
+  int first = 0, tokens = 0, n_rows = 0;
   const int32_t* visible = nullptr;      // (n_rows)
-  float (*s)[kMaxPageTokens] = nullptr;  // (n_rows)
+  float (*s)[kMaxPageTokens] = nullptr;  // (n_rows), aligned to 64 bytes
   float *m = nullptr, *l = nullptr;      // (n_rows)
 };
 
@@ -145,6 +170,7 @@ struct MixArgs {
   const int32_t* visible = nullptr;            // (n_rows); integers: weights are 0 beyond, and the whole page is read
   const float (*p)[kMaxPageTokens] = nullptr;  // (n_rows)
   float* const* o = nullptr;                   // (n_rows) of (head_dim)
+  Ahead ahead;
 };
 struct MixKernel {
   const char* name;  // mix_<format>_<isa>

@@ -78,10 +78,8 @@ void FetchNext(const RunKernels& kernels, const KvView& view, const KvView::Run&
   const KvFine::Head fine = FineRowsOf(kernels, view, run, kv_head);
   for (int i = 0; i < fine.n; ++i) __builtin_prefetch(fine.codes + static_cast<size_t>(i) * fine.row_bytes);
   const Address stride = static_cast<Address>(kv_head * run.head_stride);
-  args->next_k = HostPointer<uint8_t>(run.k + stride);
-  args->next_v = HostPointer<uint8_t>(run.v + stride);
-  args->next_k_bytes = kernels.layout.keys().bytes();
-  args->next_v_bytes = kernels.layout.values().bytes();
+  args->next_k = {HostPointer<uint8_t>(run.k + stride), kernels.layout.keys().bytes()};
+  args->next_v = {HostPointer<uint8_t>(run.v + stride), kernels.layout.values().bytes()};
 }
 
 constexpr int64_t kBlockTokens = 16;  // query tokens a task in prefill

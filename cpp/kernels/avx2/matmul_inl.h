@@ -44,8 +44,7 @@ __attribute__((always_inline)) inline __m256i Dot(const __m256i* w, const Activa
   const __m256i one = _mm256_set1_epi16(1);
   __m256i acc = _mm256_setzero_si256(), dot = acc;
   if constexpr (F::kZero != 0) {
-    __m256i sums = Broadcast4(x.pair_sums + 2 * s);
-    if constexpr (F::kScales == 1) sums = _mm256_add_epi16(sums, Broadcast4(x.pair_sums + 2));
+    const __m256i sums = Broadcast4(x.pair_sums + (F::kScales == 1 ? 4 : 2 * s));
     acc = _mm256_sub_epi16(acc, _mm256_mullo_epi16(sums, _mm256_set1_epi16(F::kZero)));
   }
 #pragma GCC unroll 8
@@ -67,9 +66,11 @@ __attribute__((always_inline)) inline __m256i Dot(const __m256i* w, const Activa
   return dot;
 }
 
-inline int SumOf(const ActivationBlock& x, int s, int n_scales) {
-  const int half = x.pair_sums[2 * s] + x.pair_sums[2 * s + 1];
-  return n_scales == 2 ? half : half + x.pair_sums[2] + x.pair_sums[3];
+// The sum of a block's activations, or of half s where there are two scales, in all lanes.
+template <int kScales>
+inline __m256 SumOf(const ActivationBlock& x, int s) {
+  if constexpr (kScales == 1) return _mm256_broadcast_ss(&x.sum);
+  return _mm256_set1_ps(static_cast<float>(x.pair_sums[2 * s] + x.pair_sums[2 * s + 1]) * x.scale);
 }
 
 // One block's part of the sums of T tokens, R row groups: acc[R * T].
@@ -88,8 +89,7 @@ __attribute__((always_inline)) inline void AddBlock(const __m256i* w, const __m2
         const __m256 dot = _mm256_cvtepi32_ps(Dot<F, R>(w + r, block, s));
         sum = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales[s * R + r], x_scale), sum);
         if constexpr (F::kMin) {
-          const __m256 total = _mm256_set1_ps(static_cast<float>(SumOf(block, s, F::kScales)));
-          sum = _mm256_fmadd_ps(total, _mm256_mul_ps(mins[s * R + r], x_scale), sum);
+          sum = _mm256_fmadd_ps(mins[s * R + r], SumOf<F::kScales>(block, s), sum);
         }
       }
     }

@@ -23,7 +23,9 @@ struct Float {
       const V* values = reinterpret_cast<const V*>(a.v);
       int common = kMaxPageTokens;  // tokens that all rows see
       for (int r = 0; r < R; ++r) common = std::min(common, a.visible[r]);
+      Fetcher fetcher(a.ahead, a.head_dim / 8);
       for (int d = 0; d < a.head_dim; d += 8) {
+        fetcher.Step();
         __m256 o[R];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) o[r] = _mm256_setzero_ps();
@@ -55,6 +57,7 @@ struct Tokens {
       const int bytes = b.tokens() * kBits;  // of eight channels' codes
       Int8Vector weights[R];
       const Int8Vector* x[R];
+      Fetcher fetcher(a.ahead, a.head_dim / 8);
       for (int g = 0; g < b.n_groups(); ++g) {
         const uint16_t* scales =
             reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
@@ -74,6 +77,7 @@ struct Tokens {
         }
         const int end = std::min(a.head_dim, (g + 1) * b.group());
         for (int d = g * b.group(); d < end; d += 8) {
+          fetcher.Step();
           __m256i dots[R];
           Dots<kBits, R>(a.v + static_cast<int64_t>(d / 8) * bytes, b.tokens(), x, dots);
 #pragma GCC unroll 8
@@ -88,32 +92,73 @@ struct Tokens {
   };
 };
 
+// Rows that go through each step together: their chains overlap. a: from their first one on.
+template <int R>
+struct Softmax {
+  static void Run(const SoftmaxArgs& a) {
+    const __m256 none = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+    int most = 0, least = kMaxPageTokens;
+    for (int r = 0; r < R; ++r) {
+      most = std::max<int>(most, a.visible[r]);
+      least = std::min<int>(least, a.visible[r]);
+    }
+    const auto all_seen = [&](int t) { return t >= a.first && t + 8 <= least; };
+    const auto seen = [&](int t, int r) {  // lanes with first <= t < visible
+      const __m256i at = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(t));
+      return _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(at, _mm256_set1_epi32(a.first - 1)),
+                                                  _mm256_cmpgt_epi32(_mm256_set1_epi32(a.visible[r]), at)));
+    };
+    __m256 top[R], sum[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      top[r] = none;
+      sum[r] = _mm256_setzero_ps();
+    }
+#pragma GCC unroll 1
+    for (int t = 0; t < most; t += 8) {
+      const bool all = all_seen(t);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        __m256 s = _mm256_load_ps(a.s[r] + t);
+        if (!all) s = _mm256_blendv_ps(none, s, seen(t, r));
+        top[r] = _mm256_max_ps(s, top[r]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      a.m[r] = LaneMax(top[r]);
+      top[r] = _mm256_set1_ps(a.m[r]);
+    }
+#pragma GCC unroll 1
+    for (int t = 0; t < most; t += 8) {
+      const bool all = all_seen(t);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        float* s = a.s[r] + t;
+        __m256 e = Exp2(_mm256_sub_ps(_mm256_load_ps(s), top[r]));
+        if (!all) e = _mm256_and_ps(e, seen(t, r));
+        _mm256_store_ps(s, e);
+        sum[r] = _mm256_add_ps(sum[r], e);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      a.l[r] = LaneSum(sum[r]);
+      for (int t = (most + 7) / 8 * 8; t < a.tokens; t += 8) _mm256_store_ps(a.s[r] + t, _mm256_setzero_ps());
+    }
+  }
+};
+
 }  // namespace
 
 void softmax_avx2(const SoftmaxArgs& a) {
-  const __m256 none = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
-  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  for (int r = 0; r < a.n_rows; ++r) {
-    float* s = a.s[r];
-    const __m256i first = _mm256_set1_epi32(a.first - 1), visible = _mm256_set1_epi32(a.visible[r]);
-    const auto seen = [&](int t) {  // lanes with a.first <= t < visible
-      const __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32(t));
-      return _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(at, first), _mm256_cmpgt_epi32(visible, at)));
-    };
-    __m256 top = none;
-    for (int t = 0; t < a.visible[r]; t += 8)
-      top = _mm256_max_ps(_mm256_blendv_ps(none, _mm256_load_ps(s + t), seen(t)), top);
-    const float m = LaneMax(top);
-    __m256 sum = _mm256_setzero_ps();
-    int t = 0;
-    for (; t < a.visible[r]; t += 8) {
-      const __m256 e = _mm256_and_ps(Exp2(_mm256_sub_ps(_mm256_load_ps(s + t), _mm256_set1_ps(m))), seen(t));
-      _mm256_store_ps(s + t, e);
-      sum = _mm256_add_ps(sum, e);
-    }
-    for (; t < kMaxPageTokens; t += 8) _mm256_store_ps(s + t, _mm256_setzero_ps());
-    a.m[r] = m;
-    a.l[r] = LaneSum(sum);
+  constexpr int kTogether = 4;  // more would not fit into the registers
+  for (int r = 0; r < a.n_rows; r += kTogether) {
+    SoftmaxArgs some = a;
+    some.visible += r;
+    some.s += r;
+    some.m += r;
+    some.l += r;
+    ByRows<Softmax>(std::min(kTogether, a.n_rows - r), some);
   }
 }
 

@@ -46,10 +46,13 @@ void quantize_avx2(const float* x, int64_t n_blocks, ActivationBlock* y) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), packed);
     pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
     pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0xb1));
-    const int32_t low = _mm_cvtsi128_si32(_mm256_castsi256_si128(pairs));
-    const int32_t high = _mm_cvtsi128_si32(_mm256_extracti128_si256(pairs, 1));
-    __builtin_memcpy(y[b].pair_sums, &low, 4);
-    __builtin_memcpy(y[b].pair_sums + 2, &high, 4);
+    const __m128i low = _mm256_castsi256_si128(pairs), high = _mm256_extracti128_si256(pairs, 1);
+    const __m128i all = _mm_add_epi16(low, high);
+    _mm_storeu_si32(y[b].pair_sums, low);
+    _mm_storeu_si32(y[b].pair_sums + 2, high);
+    _mm_storeu_si32(y[b].pair_sums + 4, all);
+    const int sum = _mm_cvtsi128_si32(_mm_madd_epi16(all, _mm_set1_epi16(1)));
+    y[b].sum = static_cast<float>(sum) * y[b].scale;
   }
 }
 

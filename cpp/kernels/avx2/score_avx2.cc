@@ -19,7 +19,9 @@ struct Float {
   template <int R>
   struct Rows {
     static void Run(const ScoreArgs& a) {
+      Fetcher fetcher(a.ahead, (a.tokens + 7) / 8);
       for (int t = 0; t < a.tokens; t += 8) {
+        fetcher.Step();
         const K* keys = reinterpret_cast<const K*>(a.k) + static_cast<int64_t>(t) * a.head_dim;
         __m256 s[R];
 #pragma GCC unroll 8
@@ -50,6 +52,7 @@ struct Channels {
       const int bytes = a.head_dim * kBits;  // of eight tokens' codes
       Int8Vector queries[R], rests[kTerms == 2 ? R : 1];
       const Int8Vector *x[R], *y[R];
+      Fetcher fetcher(a.ahead, (a.tokens + 7) / 8);
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         alignas(32) float scale[kMaxAlong];
@@ -76,6 +79,7 @@ struct Channels {
         }
         const int end = std::min(a.tokens, (g + 1) * b.group());
         for (int t = g * b.group(); t < end; t += 8) {
+          fetcher.Step();
           const uint8_t* codes = a.k + static_cast<int64_t>(t / 8) * bytes;
           __m256i dots[R];
           Dots<kBits, R>(codes, a.head_dim, x, dots);
@@ -111,6 +115,7 @@ struct Tokens {
       for (int r = 0; r < R; ++r) std::fill(a.s[r], a.s[r] + (a.tokens + 7) / 8 * 8, 0.0f);
       Int8Vector queries[R];
       const Int8Vector* x[R];
+      Fetcher fetcher(a.ahead, b.n_groups() * ((a.tokens + 7) / 8));
       for (int g = 0; g < b.n_groups(); ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         const int begin = g * b.group(), n = std::min(a.head_dim - begin, b.group());
@@ -123,6 +128,7 @@ struct Tokens {
           x[r] = &queries[r];
         }
         for (int t = 0; t < a.tokens; t += 8) {
+          fetcher.Step();
           __m256i dots[R];
           Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes + begin * kBits, n, x, dots);
           __m256 scale = LoadHalf8(scales + t), centre = LoadHalf8(centres + t);

@@ -7,6 +7,9 @@
 
 #include "kernels/kernels.h"
 
+// GCC keeps two copies of a sum in turn, and moves all of them each time around; an empty asm keeps it where it is.
+#define KVART_PIN(x) asm("" : "+v"(x))
+
 namespace kvart::avx512 {
 
 inline __m512i LoadInt(const void* p) {

@@ -2,6 +2,8 @@
 // mixes: sixteen lanes are two neighbouring eights of tokens (scores) or of channels (mixes).
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/avx512/avx512_inl.h"
 
 namespace kvart::avx512 {
@@ -11,12 +13,15 @@ constexpr int kMaxAlong = 1024;  // channels of a head, or tokens of a page
 inline __mmask16 Lanes(int n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1);
 }
+inline __mmask16 LanesOfEights(int n) {
+  return static_cast<__mmask16>(n >= 2 ? 0xffff : n == 1 ? 0xff : 0);
+}
 
 // Float vectors as int8, eight elements of each row in turn, as Dots reads them.
 template <int kRows>
 struct Int8Rows {
   alignas(64) int8_t z[kMaxAlong / 8][kRows][8];
-  int32_t sum[kRows];  // of z
+  int32_t start[kRows];  // of a dot: what codes without sign add too much
   float step[kRows];   // value of z = 1
   float base[kRows];   // what the centres add
 };
@@ -37,7 +42,7 @@ struct FloatRows {
 
 // The rows of x, of n elements (a multiple of 8; zeros behind), as rows [first, first + R) of out. With kLeave, what
 // they leave, fma(-z, step, x), becomes x. All rows go through each step together: their chains overlap.
-template <bool kLeave, int R, int kAlong, int kRows>
+template <int kBits, bool kLeave, int R, int kAlong, int kRows>
 __attribute__((always_inline)) inline void ToInt8(FloatRows<R, kAlong>* x, int n, int first, Int8Rows<kRows>* out) {
   __m512 inverse[R], step[R];
   __m512i sum[R];
@@ -65,41 +70,72 @@ __attribute__((always_inline)) inline void ToInt8(FloatRows<R, kAlong>* x, int n
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) out->sum[first + r] = _mm512_reduce_add_epi32(sum[r]);
+  for (int r = 0; r < R; ++r) out->start[first + r] = (kBits == 4 ? -15 : -128) * _mm512_reduce_add_epi32(sum[r]);
 }
 
-// acc[r] = Σ z[r] n over n elements. low, high: codes of the lower and the upper eight lanes, kBits * n bytes each; 8
-// bits: n is the code + 128.
-template <int kBits, int kRows>
-__attribute__((always_inline)) inline void Dots(const uint8_t* low, const uint8_t* high, int n,
-                                                const Int8Rows<kRows>& x, __m512i* acc) {
+// Vectors of sixteen lanes at a time: two, where the registers hold their sums, for a chain of sums is slow by itself.
+template <int kRows>
+constexpr int kVectors = kRows <= 8 ? 2 : 1;
+
+// Where the codes of the eights of lanes begin that a step takes; behind the last of n_eights it is taken again, for
+// nobody.
+template <int V>
+struct Eights {
+  const uint8_t* codes[2 * V];
+  Eights(const uint8_t* first, int64_t bytes, int n_eights) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 2 * V; ++j) codes[j] = first + std::min(j, n_eights - 1) * bytes;
+  }
+};
+
+// acc[v][r] = Σ z[r] (2 n - 15) of four bits, Σ z[r] n of eight, over n elements; kBits * n bytes of codes for each
+// eight lanes. The instruction wants codes without sign: 2 n, and n + 128.
+template <int kBits, int V, int kRows>
+__attribute__((always_inline)) inline void Dots(const Eights<V>& in, int n, const Int8Rows<kRows>& x,
+                                                __m512i (*acc)[kRows]) {
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_si512();
+    for (int r = 0; r < kRows; ++r) acc[v][r] = _mm512_set1_epi32(x.start[r]);
+  }
 #pragma GCC unroll 1
   for (int i = 0; i < n; i += 8) {
-    __m512i first, second;
-    if constexpr (kBits == 4) {
-      const __m512i v = LoadPair(low + i * 4, high + i * 4);
-      first = Low4(v);
-      second = High4(v);
-    } else {
-      const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
-      first = _mm512_xor_si512(LoadPair(low + i * 8, high + i * 8), flip);
-      second = _mm512_xor_si512(LoadPair(low + i * 8 + 32, high + i * 8 + 32), flip);
+    __m512i first[V], second[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      const uint8_t *low = in.codes[2 * v] + i * kBits, *high = in.codes[2 * v + 1] + i * kBits;
+      if constexpr (kBits == 4) {
+        const __m512i codes = LoadPair(low, high);
+        const __m512i mask = _mm512_set1_epi8(30);
+        first[v] = _mm512_and_si512(_mm512_slli_epi16(codes, 1), mask);
+        second[v] = _mm512_and_si512(_mm512_srli_epi16(codes, 3), mask);
+      } else {
+        const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+        first[v] = _mm512_xor_si512(LoadPair(low, high), flip);
+        second[v] = _mm512_xor_si512(LoadPair(low + 32, high + 32), flip);
+      }
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbusd_epi32(acc[r], first, Broadcast4(x.z[i / 8][r]));
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i z = Broadcast4(x.z[i / 8][r]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        __m512i sum = _mm512_dpbusd_epi32(acc[v][r], first[v], z);
+        KVART_PIN(sum);
+        acc[v][r] = sum;
+      }
+    }
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbusd_epi32(acc[r], second, Broadcast4(x.z[i / 8][r] + 4));
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i z = Broadcast4(x.z[i / 8][r] + 4);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        __m512i sum = _mm512_dpbusd_epi32(acc[v][r], second[v], z);
+        KVART_PIN(sum);
+        acc[v][r] = sum;
+      }
+    }
   }
-}
-
-// What a sum of Dots stands for: Σ z (2 n - 15) of four bits, Σ z n of eight.
-template <int kBits>
-inline __m512 DotValue(__m512i acc, int32_t sum) {
-  const __m512i value = kBits == 4 ? _mm512_sub_epi32(_mm512_slli_epi32(acc, 1), _mm512_set1_epi32(15 * sum))
-                                   : _mm512_sub_epi32(acc, _mm512_set1_epi32(128 * sum));
-  return _mm512_cvtepi32_ps(value);
 }
 
 // sum in eight lanes (i % 8) of a product of sixteen: the lower eight first.

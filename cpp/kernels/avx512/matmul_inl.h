@@ -29,12 +29,17 @@ inline void Store16(const MatmulArgs& a, int64_t row, int64_t i, __m512 acc) {
 //   Scale(g, b, s), Min(g, b, s)   eight rows' scale and min
 //   Prefetch(g, b)
 
-// Times the sum of a block's activations, or of half s where there are two scales, in all lanes.
+// The sum of a block's activations, or of half s where there are two scales, in all lanes: the integers times a factor;
+// and the values.
 template <int kScales>
 inline __m512i SumTimes(short factor, const ActivationBlock& x, int s) {
-  const __m512i f = _mm512_set1_epi16(factor);
-  const __m512i sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), Broadcast4(x.pair_sums + 2 * s), f);
-  return kScales == 2 ? sum : _mm512_dpwssd_epi32(sum, Broadcast4(x.pair_sums + 2), f);
+  const int16_t* pairs = x.pair_sums + (kScales == 1 ? 4 : 2 * s);
+  return _mm512_dpwssd_epi32(_mm512_setzero_si512(), Broadcast4(pairs), _mm512_set1_epi16(factor));
+}
+template <int kScales>
+inline __m512 SumOf(const ActivationBlock& x, int s) {
+  if constexpr (kScales == 1) return _mm512_set1_ps(x.sum);
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(SumTimes<kScales>(1, x, s)), _mm512_set1_ps(x.scale));
 }
 
 // T tokens; the weights are unpacked in registers as they stream by.
@@ -75,9 +80,8 @@ void Stream(const MatmulArgs& a, int64_t first) {
           }
           acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(FoldInt(dot)), _mm256_mul_ps(scales[s], x_scale), acc[t]);
           if constexpr (F::kMin) {
-            const __m512i sum = SumTimes<F::kScales>(1, block, s);
-            const __m256 total = _mm256_cvtepi32_ps(_mm512_castsi512_si256(sum));
-            acc[t] = _mm256_fmadd_ps(total, _mm256_mul_ps(mins[s], x_scale), acc[t]);
+            const __m256 sum = _mm512_castps512_ps256(SumOf<F::kScales>(block, s));
+            acc[t] = _mm256_fmadd_ps(mins[s], sum, acc[t]);
           }
         }
       }
@@ -140,8 +144,7 @@ void Tile(const MatmulArgs& a, const TileView& tile, int64_t row, int64_t first)
           __m512& sum = acc[r * T + t];
           sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r * T + t]), _mm512_mul_ps(tile.scales[at], x_scale), sum);
           if constexpr (kMin) {
-            const __m512 total = _mm512_cvtepi32_ps(SumTimes<kScales>(1, x[t][b], s));
-            sum = _mm512_fmadd_ps(total, _mm512_mul_ps(tile.mins[at], x_scale), sum);
+            sum = _mm512_fmadd_ps(tile.mins[at], SumOf<kScales>(x[t][b], s), sum);
           }
         }
       }

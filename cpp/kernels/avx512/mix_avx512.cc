@@ -24,7 +24,9 @@ struct Float {
       const V* values = reinterpret_cast<const V*>(a.v);
       int common = kMaxPageTokens;  // tokens that all rows see
       for (int r = 0; r < R; ++r) common = std::min(common, a.visible[r]);
+      Fetcher fetcher(a.ahead, (a.head_dim + 15) / 16);
       for (int d = 0; d < a.head_dim; d += 16) {
+        fetcher.Step();
         const __mmask16 lanes = Lanes(a.head_dim - d);
         __m512 o[R];
 #pragma GCC unroll 8
@@ -55,7 +57,9 @@ struct Tokens {
       const KvBlock& b = *a.block;
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int64_t bytes = int64_t{b.tokens()} * kBits;  // of eight channels' codes
+      constexpr int V = kVectors<R>;
       Int8Rows<R> x;
+      Fetcher fetcher(a.ahead, (a.head_dim + 16 * V - 1) / (16 * V));
       for (int g = 0; g < b.n_groups(); ++g) {
         const uint16_t* scales =
             reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
@@ -75,23 +79,27 @@ struct Tokens {
             base[r] = AddProduct(p, centre, base[r]);
           }
         }
-        ToInt8<false>(&w, b.tokens(), 0, &x);
+        ToInt8<kBits, false>(&w, b.tokens(), 0, &x);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           x.base[r] = LaneSum(base[r]);
           x.step[r] = unit * x.step[r];
         }
         const int end = std::min(a.head_dim, (g + 1) * b.group());
-        for (int d = g * b.group(); d < end; d += 16) {
-          const bool two = d + 8 < end;
-          const uint8_t* low = a.v + d / 8 * bytes;
-          __m512i dots[R];
-          Dots<kBits>(low, two ? low + bytes : low, b.tokens(), x, dots);
+        for (int d = g * b.group(); d < end; d += 16 * V) {
+          fetcher.Step();
+          const int n_eights = (end - d + 7) / 8;
+          __m512i dots[V][R];
+          Dots<kBits>(Eights<V>(a.v + d / 8 * bytes, bytes, n_eights), b.tokens(), x, dots);
+          const __mmask16 lanes[2] = {LanesOfEights(n_eights), LanesOfEights(n_eights - 2)};
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            const __m512 o = _mm512_fmadd_ps(DotValue<kBits>(dots[r], x.sum[r]), _mm512_set1_ps(x.step[r]),
-                                             _mm512_set1_ps(x.base[r]));
-            _mm512_mask_storeu_ps(a.o[r] + d, Lanes(two ? 16 : 8), o);
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) {
+              const __m512 o = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[v][r]), _mm512_set1_ps(x.step[r]),
+                                               _mm512_set1_ps(x.base[r]));
+              _mm512_mask_storeu_ps(a.o[r] + d + 16 * v, lanes[v], o);
+            }
           }
         }
       }
@@ -99,33 +107,67 @@ struct Tokens {
   };
 };
 
+// All rows go through each step together: their chains overlap.
+template <int R>
+struct Softmax {
+  static void Run(const SoftmaxArgs& a) {
+    int most = 0, least = kMaxPageTokens;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      most = std::max<int>(most, a.visible[r]);
+      least = std::min<int>(least, a.visible[r]);
+    }
+    const auto all_seen = [&](int t) { return t >= a.first && t + 16 <= least; };
+    const auto seen = [&](int t, int r) {  // lanes with first <= t < visible
+      const __mmask16 before = t >= a.first ? static_cast<__mmask16>(0) : Lanes(a.first - t);
+      return static_cast<__mmask16>(Lanes(std::max(0, a.visible[r] - t)) & ~before);
+    };
+    __m512 top[R];
+    __m256 sum[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      top[r] = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+      sum[r] = _mm256_setzero_ps();
+    }
+#pragma GCC unroll 1
+    for (int t = 0; t < most; t += 16) {
+      const bool all = all_seen(t);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const __mmask16 lanes = all ? static_cast<__mmask16>(0xffff) : seen(t, r);
+        top[r] = _mm512_mask_max_ps(top[r], lanes, _mm512_load_ps(a.s[r] + t), top[r]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      a.m[r] = _mm512_reduce_max_ps(top[r]);
+      top[r] = _mm512_set1_ps(a.m[r]);
+    }
+#pragma GCC unroll 1
+    for (int t = 0; t < most; t += 16) {
+      const bool all = all_seen(t);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        float* s = a.s[r] + t;
+        __m512 e = Exp2(_mm512_sub_ps(_mm512_load_ps(s), top[r]));
+        if (!all) e = _mm512_maskz_mov_ps(seen(t, r), e);
+        _mm512_store_ps(s, e);
+        sum[r] = _mm256_add_ps(sum[r], _mm512_castps512_ps256(e));  // eight lanes, as everywhere
+        sum[r] = _mm256_add_ps(sum[r], _mm512_extractf32x8_ps(e, 1));
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) a.l[r] = LaneSum(sum[r]);
+    for (int r = 0; r < R; ++r) {
+      for (int t = (most + 15) / 16 * 16; t < a.tokens; t += 16) _mm512_store_ps(a.s[r] + t, _mm512_setzero_ps());
+    }
+  }
+};
+
 }  // namespace
 
 void softmax_avx512(const SoftmaxArgs& a) {
-  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  for (int r = 0; r < a.n_rows; ++r) {
-    float* s = a.s[r];
-    const int visible = a.visible[r];
-    const auto seen = [&](int t) {  // lanes with a.first <= t < visible
-      const __mmask16 before =
-          a.first > t ? static_cast<__mmask16>(~Lanes(a.first - t)) : static_cast<__mmask16>(0xffff);
-      return static_cast<__mmask16>(Lanes(visible - t) & (a.first - t >= 16 ? 0 : before));
-    };
-    __m512 top = none;
-    for (int t = 0; t < visible; t += 16) top = _mm512_mask_max_ps(top, seen(t), _mm512_loadu_ps(s + t), top);
-    const float m = _mm512_reduce_max_ps(top);
-    __m256 sum = _mm256_setzero_ps();
-    int t = 0;
-    for (; t < visible; t += 16) {
-      const __m512 e = _mm512_maskz_mov_ps(seen(t), Exp2(_mm512_sub_ps(_mm512_loadu_ps(s + t), _mm512_set1_ps(m))));
-      _mm512_storeu_ps(s + t, e);
-      sum = _mm256_add_ps(sum, _mm512_castps512_ps256(e));  // eight lanes, as everywhere
-      sum = _mm256_add_ps(sum, _mm512_extractf32x8_ps(e, 1));
-    }
-    for (; t < kMaxPageTokens; t += 16) _mm512_storeu_ps(s + t, _mm512_setzero_ps());
-    a.m[r] = m;
-    a.l[r] = LaneSum(sum);
-  }
+  ByRows<Softmax>(a.n_rows, a);
 }
 
 void mix_f32_avx512(const MixArgs& a) {

@@ -24,7 +24,9 @@ struct Float {
   struct Rows {
     static void Run(const ScoreArgs& a) {
       const int64_t tile = int64_t{8} * a.head_dim;
+      Fetcher fetcher(a.ahead, (a.tokens + 15) / 16);
       for (int t = 0; t < a.tokens; t += 16) {
+        fetcher.Step();
         const bool two = t + 8 < a.tokens;
         const K* low = reinterpret_cast<const K*>(a.k) + t / 8 * tile;
         const K* high = two ? low + tile : low;
@@ -57,6 +59,8 @@ struct Channels {
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int64_t bytes = int64_t{a.head_dim} * kBits;  // of eight tokens' codes
       Int8Rows<kTerms * R> x;                             // row r, and R + r: what it leaves
+      constexpr int V = kVectors<kTerms * R>;
+      Fetcher fetcher(a.ahead, (a.tokens + 16 * V - 1) / (16 * V));
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         alignas(64) float scale_of[kMaxAlong];
@@ -80,27 +84,31 @@ struct Channels {
             base[r] = AddProduct(q, centre, base[r]);
           }
         }
-        ToInt8<kTerms == 2>(&u, a.head_dim, 0, &x);
-        if constexpr (kTerms == 2) ToInt8<false>(&u, a.head_dim, R, &x);
+        ToInt8<kBits, kTerms == 2>(&u, a.head_dim, 0, &x);
+        if constexpr (kTerms == 2) ToInt8<kBits, false>(&u, a.head_dim, R, &x);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) x.base[r] = LaneSum(base[r]);
 #pragma GCC unroll 16
         for (int r = 0; r < kTerms * R; ++r) x.step[r] = unit * x.step[r];
         const int end = std::min(a.tokens, (g + 1) * b.group());
 #pragma GCC unroll 1
-        for (int t = g * b.group(); t < end; t += 16) {
-          const bool two = t + 8 < end;
-          const uint8_t* low = a.k + t / 8 * bytes;
-          __m512i dots[kTerms * R];
-          Dots<kBits>(low, two ? low + bytes : low, a.head_dim, x, dots);
+        for (int t = g * b.group(); t < end; t += 16 * V) {
+          fetcher.Step();
+          const int n_eights = (end - t + 7) / 8;
+          __m512i dots[V][kTerms * R];
+          Dots<kBits>(Eights<V>(a.k + t / 8 * bytes, bytes, n_eights), a.head_dim, x, dots);
+          const __mmask16 lanes[2] = {LanesOfEights(n_eights), LanesOfEights(n_eights - 2)};
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            __m512 s = _mm512_set1_ps(x.base[r]);
-            s = _mm512_fmadd_ps(DotValue<kBits>(dots[r], x.sum[r]), _mm512_set1_ps(x.step[r]), s);
-            if constexpr (kTerms == 2) {
-              s = _mm512_fmadd_ps(DotValue<kBits>(dots[R + r], x.sum[R + r]), _mm512_set1_ps(x.step[R + r]), s);
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) {
+              __m512 s = _mm512_set1_ps(x.base[r]);
+              s = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[v][r]), _mm512_set1_ps(x.step[r]), s);
+              if constexpr (kTerms == 2) {
+                s = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[v][R + r]), _mm512_set1_ps(x.step[R + r]), s);
+              }
+              _mm512_mask_storeu_ps(a.s[r] + t + 16 * v, lanes[v], s);
             }
-            _mm512_mask_storeu_ps(a.s[r] + t, Lanes(two ? 16 : 8), s);
           }
         }
       }

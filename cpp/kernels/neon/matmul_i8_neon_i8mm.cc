@@ -94,8 +94,7 @@ void PairsI8(const MatmulArgs& a, int64_t row, int64_t i, const Block* blocks) {
       if constexpr (Block::kHasMin) {
         KVART_UNROLL
         for (int p = 0; p < P; ++p) {
-          x_sum[p] = ForPair(static_cast<float>(SumOf<kScales>(x[2 * p][b], s)),
-                             static_cast<float>(SumOf<kScales>(x[2 * p + 1][b], s)));
+          x_sum[p] = ForPair(SumOf<kScales>(x[2 * p][b], s), SumOf<kScales>(x[2 * p + 1][b], s));
         }
       }
       KVART_UNROLL
@@ -118,7 +117,7 @@ void PairsI8(const MatmulArgs& a, int64_t row, int64_t i, const Block* blocks) {
             float32x4_t& sum = acc[g][r][p];
             sum = vfmaq_f32(sum, vcvtq_f32_s32(dot[p]), vmulq_f32(scale, x_scale[p]));
             if constexpr (Block::kHasMin) {
-              sum = vfmaq_f32(sum, vmulq_f32(vld1q_f32(block.min[s][r]), x_scale[p]), x_sum[p]);
+              sum = vfmaq_f32(sum, vld1q_f32(block.min[s][r]), x_sum[p]);
             }
           }
         }

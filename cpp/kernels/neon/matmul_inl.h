@@ -76,11 +76,15 @@ struct Unpacked {
   }
 };
 
-// The sum of a block's activations, or of half s where there are two scales.
+// The sum of a block's activations, or of half s where there are two scales: of the codes; of the values.
 template <int kScales>
-inline int32_t SumOf(const ActivationBlock& x, int s) {
-  const int32_t sum = x.pair_sums[2 * s] + x.pair_sums[2 * s + 1];
-  return kScales == 2 ? sum : sum + x.pair_sums[2] + x.pair_sums[3];
+inline int32_t CodeSum(const ActivationBlock& x, int s) {
+  const int16_t* pairs = x.pair_sums + (kScales == 1 ? 4 : 2 * s);
+  return pairs[0] + pairs[1];
+}
+template <int kScales>
+inline float SumOf(const ActivationBlock& x, int s) {
+  return kScales == 1 ? x.sum : static_cast<float>(CodeSum<kScales>(x, s)) * x.scale;
 }
 
 // Tokens i … i + T - 1 of one row group. Source: Unpacked, or a packed format that unpacks as it reads.
@@ -100,7 +104,7 @@ void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source)
       int32x4_t lo[T], hi[T];
       KVART_UNROLL
       for (int t = 0; t < T; ++t) {
-        const int32_t start = Source::kZero != 0 ? -Source::kZero * SumOf<kScales>(x[t * n_blocks], s) : 0;
+        const int32_t start = Source::kZero != 0 ? -Source::kZero * CodeSum<kScales>(x[t * n_blocks], s) : 0;
         lo[t] = hi[t] = vdupq_n_s32(start);
       }
       KVART_UNROLL
@@ -125,9 +129,9 @@ void TokensI8(const MatmulArgs& a, int64_t row, int64_t i, const Source& source)
         acc[t].lo = vfmaq_f32(acc[t].lo, vcvtq_f32_s32(lo[t]), vmulq_n_f32(block.scale[s].lo, xt.scale));
         acc[t].hi = vfmaq_f32(acc[t].hi, vcvtq_f32_s32(hi[t]), vmulq_n_f32(block.scale[s].hi, xt.scale));
         if constexpr (Source::kHasMin) {
-          const float sum = static_cast<float>(SumOf<kScales>(xt, s));
-          acc[t].lo = vfmaq_n_f32(acc[t].lo, vmulq_n_f32(block.min[s].lo, xt.scale), sum);
-          acc[t].hi = vfmaq_n_f32(acc[t].hi, vmulq_n_f32(block.min[s].hi, xt.scale), sum);
+          const float sum = SumOf<kScales>(xt, s);
+          acc[t].lo = vfmaq_n_f32(acc[t].lo, block.min[s].lo, sum);
+          acc[t].hi = vfmaq_n_f32(acc[t].hi, block.min[s].hi, sum);
         }
       }
     }

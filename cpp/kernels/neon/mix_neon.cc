@@ -18,7 +18,9 @@ struct Float {
     static void Run(const MixArgs& a) {
       int common = kMaxPageTokens;
       for (int r = 0; r < R; ++r) common = std::min(common, a.visible[r]);
+      Fetcher fetcher(a.ahead, a.head_dim / 8);
       for (int d = 0; d < a.head_dim; d += 8) {
+        fetcher.Step();
         const V* values = reinterpret_cast<const V*>(a.v) + d;
         F8 o[R];
         KVART_UNROLL
@@ -64,6 +66,7 @@ struct Tokens {
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int bytes = b.tokens() * kBits;  // of eight channels' codes
       Int8Vector x[R];
+      Fetcher fetcher(a.ahead, a.head_dim / 8);
       for (int g = 0; g < b.n_groups(); ++g) {
         const uint16_t* scales =
             reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
@@ -82,6 +85,7 @@ struct Tokens {
         }
         const int end = std::min(a.head_dim, (g + 1) * b.group());
         for (int d = g * b.group(); d < end; d += 8) {
+          fetcher.Step();
           F8 dots[R];
           Dots<kBits, R>(a.v + static_cast<int64_t>(d / 8) * bytes, b.tokens(), x, dots);
           KVART_UNROLL
@@ -123,7 +127,7 @@ void softmax_neon(const SoftmaxArgs& a) {
       Store8(s + t, e);
       sum = {vaddq_f32(sum.lo, e.lo), vaddq_f32(sum.hi, e.hi)};
     }
-    for (; t < kMaxPageTokens; t += 8) Store8(s + t, Zero8());
+    for (; t < a.tokens; t += 8) Store8(s + t, Zero8());
     a.m[r] = m;
     a.l[r] = LaneSum(sum);
   }

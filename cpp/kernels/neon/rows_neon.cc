@@ -39,6 +39,7 @@ void quantize_neon(const float* x, int64_t n_blocks, ActivationBlock* y) {
       const int16x4_t rounded = vmovn_s32(vcvtnq_s32_f32(Smaller(cut, vdupq_n_f32(127.0f))));
       q[i / 2] = i % 2 == 0 ? vcombine_s16(rounded, rounded) : vcombine_s16(vget_low_s16(q[i / 2]), rounded);
     }
+    int16x4_t all = vdup_n_s16(0);
     for (int h = 0; h < 2; ++h) {
       const int8x16_t codes = vcombine_s8(vmovn_s16(q[2 * h]), vmovn_s16(q[2 * h + 1]));
       vst1q_s8(y[b].q + 16 * h, codes);
@@ -46,7 +47,10 @@ void quantize_neon(const float* x, int64_t n_blocks, ActivationBlock* y) {
       const int16x4_t four = vadd_s16(vget_low_s16(pairs), vget_high_s16(pairs));
       const int16x4_t two = vadd_s16(four, vext_s16(four, four, 2));
       std::memcpy(y[b].pair_sums + 2 * h, &two, 2 * sizeof(int16_t));
+      all = vadd_s16(all, two);
     }
+    std::memcpy(y[b].pair_sums + 4, &all, 2 * sizeof(int16_t));
+    y[b].sum = static_cast<float>(y[b].pair_sums[4] + y[b].pair_sums[5]) * y[b].scale;
   }
 }
 

@@ -13,7 +13,9 @@ struct Float {
   struct Rows {
     static void Run(const ScoreArgs& a) {
       const K* keys = reinterpret_cast<const K*>(a.k);
+      Fetcher fetcher(a.ahead, (a.tokens + 7) / 8);
       for (int t = 0; t < a.tokens; t += 8, keys += 8 * a.head_dim) {
+        fetcher.Step();
         F8 s[R];
         KVART_UNROLL
         for (int r = 0; r < R; ++r) s[r] = Zero8();
@@ -56,6 +58,7 @@ struct Channels {
       const float unit = kBits == 4 ? 0.5f : 1.0f;
       const int bytes = a.head_dim * kBits;  // of eight tokens' codes
       Int8Vector x[R], y[kTerms == 2 ? R : 1];
+      Fetcher fetcher(a.ahead, (a.tokens + 7) / 8);
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         float scale_of[kMaxAlong];
@@ -80,6 +83,7 @@ struct Channels {
         }
         const int end = std::min(a.tokens, (g + 1) * b.group());
         for (int t = g * b.group(); t < end; t += 8) {
+          fetcher.Step();
           const uint8_t* codes = a.k + static_cast<int64_t>(t / 8) * bytes;
           F8 dots[R], rest[R];
           Dots<kBits, R>(codes, a.head_dim, x, dots);
@@ -111,6 +115,7 @@ struct Tokens {
       const uint16_t* norms = reinterpret_cast<const uint16_t*>(a.k + b.bytes()) - b.tokens();
       for (int r = 0; r < R; ++r) std::fill(a.s[r], a.s[r] + (a.tokens + 7) / 8 * 8, 0.0f);
       Int8Vector x[R];
+      Fetcher fetcher(a.ahead, b.n_groups() * ((a.tokens + 7) / 8));
       for (int g = 0; g < b.n_groups(); ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         const int begin = g * b.group(), n = std::min(a.head_dim - begin, b.group());
@@ -125,6 +130,7 @@ struct Tokens {
           x[r].step = unit * x[r].step;
         }
         for (int t = 0; t < a.tokens; t += 8) {
+          fetcher.Step();
           F8 dots[R];
           Dots<kBits, R>(a.k + static_cast<int64_t>(t / 8) * bytes + begin * kBits, n, x, dots);
           F8 scale = Load8(scales + t), centre = Load8(centres + t);

@@ -41,7 +41,7 @@ void MatmulCodes(const MatmulArgs& a) {
             sum += x[b].q[c];
           }
           acc = std::fma(static_cast<float>(dot), scales[2 * b + s] * x[b].scale, acc);
-          if constexpr (HasMin(kType)) acc = std::fma(static_cast<float>(sum), mins[2 * b + s] * x[b].scale, acc);
+          if constexpr (HasMin(kType)) acc = std::fma(mins[2 * b + s], static_cast<float>(sum) * x[b].scale, acc);
         }
       }
       Store(a, row, i, acc);

@@ -59,7 +59,7 @@ void softmax_scalar(const SoftmaxArgs& a) {
     float m = -std::numeric_limits<float>::infinity();
     for (int t = a.first; t < a.visible[r]; ++t) m = std::max(m, a.s[r][t]);
     float lanes[8] = {};
-    for (int t = 0; t < kMaxPageTokens; ++t) {
+    for (int t = 0; t < std::max<int>(a.tokens, a.visible[r]); ++t) {
       const bool seen = t >= a.first && t < a.visible[r];
       a.s[r][t] = seen ? Exp2(a.s[r][t] - m) : 0.0f;
       if (seen) lanes[t % 8] += a.s[r][t];

@@ -241,6 +241,7 @@ TEST(KvKernels, SoftmaxEqualsTheScalarOne) {
       *w = scores;
       SoftmaxArgs args;
       args.first = first;
+      args.tokens = kMaxPageTokens;
       args.n_rows = 8;
       args.visible = visible;
       args.s = w->p;

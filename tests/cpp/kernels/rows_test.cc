@@ -90,7 +90,8 @@ void ExpectQuantizedAsScalar(const KernelTable& table, const std::vector<float>&
   for (size_t b = 0; b < got.size(); ++b) {
     ASSERT_TRUE(testing::SameFloat(got[b].scale, want[b].scale)) << "block " << b;
     for (size_t i = 0; i < 32; ++i) ASSERT_EQ(got[b].q[i], want[b].q[i]) << b << " " << i << ": " << x[b * 32 + i];
-    for (size_t p = 0; p < 4; ++p) ASSERT_EQ(got[b].pair_sums[p], want[b].pair_sums[p]) << "block " << b << " " << p;
+    ASSERT_TRUE(testing::SameFloat(got[b].sum, want[b].sum)) << "block " << b;
+    for (size_t p = 0; p < 6; ++p) ASSERT_EQ(got[b].pair_sums[p], want[b].pair_sums[p]) << "block " << b << " " << p;
   }
 }
 
@@ -133,13 +134,15 @@ TEST_P(RowsTest, QuantizeMeansWhatItSays) {
   const std::vector<float> x = Uniforms(random, 32 * 100, -7, 7);
   const std::vector<ActivationBlock> blocks = Quantize(*GetParam(), x);
   for (size_t b = 0; b < blocks.size(); ++b) {
-    std::array<int, 4> sums = {};
+    std::array<int, 6> sums = {};
     for (size_t i = 0; i < 32; ++i) {
       const float value = blocks[b].scale * static_cast<float>(blocks[b].q[i]);
       EXPECT_NEAR(value, x[b * 32 + i], blocks[b].scale * 0.50001f);
       sums[i / 16 * 2 + i % 4 / 2] += blocks[b].q[i];
+      sums[4 + i % 4 / 2] += blocks[b].q[i];
     }
-    for (size_t p = 0; p < 4; ++p) EXPECT_EQ(blocks[b].pair_sums[p], sums[p]);
+    for (size_t p = 0; p < 6; ++p) EXPECT_EQ(blocks[b].pair_sums[p], sums[p]);
+    EXPECT_EQ(blocks[b].sum, static_cast<float>(sums[4] + sums[5]) * blocks[b].scale);
   }
 }
 
@@ -179,7 +182,7 @@ TEST(RowsAccuracyTest, Silu) {
 
 // Exp2 itself is not in the table; the softmax of two scores, 0 and x, shows it.
 float Exp2Of(const KernelTable& table, float x) {  // x <= 0
-  alignas(32) float s[1][kMaxPageTokens] = {{0.0f, x}};
+  alignas(64) float s[1][kMaxPageTokens] = {{0.0f, x}};
   const int32_t visible = 2;
   float m = 0, l = 0;
   SoftmaxArgs args;
