@@ -157,7 +157,8 @@ void RunSoftmax(benchmark::State& state, const KernelTable& table) {
 void RunRefine(benchmark::State& state, const KernelTable& table) {
   const KvFormats formats = ParseKvFormats("int4", "int4").value();
   Page page(formats);
-  const KvFine fine(1, 1, kPage);
+  constexpr int kRows = kHeadDim / 16;  // as many as an average head has
+  const KvFine fine(1, kRows, kPage);
   std::vector<uint8_t> section(fine.bytes());
   fine.Choose(std::vector<float>(kHeadDim, 1.0f), kHeadDim, section.data());
   RefineArgs args;
@@ -172,7 +173,7 @@ void RunRefine(benchmark::State& state, const KernelTable& table) {
     table.refine(args);
     benchmark::ClobberMemory();
   }
-  Count(state, double{kGroup} * kPage, static_cast<double>(fine.row_bytes()));
+  Count(state, double{kRows} * kGroup * kPage, static_cast<double>(kRows * fine.row_bytes()));
 }
 
 void RunAttend(benchmark::State& state, const KernelTable& table, const KvFormats& formats) {

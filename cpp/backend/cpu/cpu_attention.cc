@@ -248,15 +248,15 @@ void CpuBackend::AttendByRuns(const AttentionShape& shape, const KvSpan& span, c
       AttendRun(kernels_, kernels, span.view, run, head, turned_.data() + (args.q - q), args);
     }
   });
-  for (int h = 0; h < shape.n_kv_heads; ++h) {
-    const Shares s(reinterpret_cast<float*>(Scratch(0)), rows, head_dim);
+  pool_.Run(shape.n_kv_heads, [&](int64_t h, int thread) {
+    const Shares s(reinterpret_cast<float*>(Scratch(thread)), rows, head_dim);
     for (int64_t i = 0; i < n_runs; ++i) {
       const float* m = partial_.data() + (h * n_runs + i) * share;
       kernels_.attend_merge({rows, head_dim, m, m + rows, m + 2 * rows, s.run_m, s.run_l, s.run_o});
     }
     WriteOut(s.run_l, s.run_o, span.n, group, head_dim, row_stride,
-             out + span.first_row * row_stride + static_cast<int64_t>(h) * group * head_dim);
-  }
+             out + span.first_row * row_stride + h * group * head_dim);
+  });
 }
 
 // The span's queries turned back over what its window dropped, at their places in turned_.

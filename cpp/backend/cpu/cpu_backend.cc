@@ -62,6 +62,19 @@ Status CpuBackend::ReserveScratch(size_t bytes) {
   return Status::Ok();
 }
 
+Result<uint8_t*> CpuBackend::PlaceWeights(size_t bytes) {
+  constexpr size_t kChunk = size_t{64} << 20, kLine = 64;
+  bytes = (bytes + kLine - 1) / kLine * kLine;
+  if (weights_.empty() || weights_.back().bytes() - weights_used_ < bytes) {
+    KVART_ASSIGN_OR_RETURN(Block chunk, Block::Allocate(HostMemory(), std::max(kChunk, bytes)));
+    weights_.push_back(std::move(chunk));
+    weights_used_ = 0;
+  }
+  uint8_t* place = HostPointer<uint8_t>(weights_.back().address()) + weights_used_;
+  weights_used_ += bytes;
+  return place;
+}
+
 Result<std::unique_ptr<Matrix>> CpuBackend::LoadMatrix(const GgufFile& file, const GgufTensor& tensor, MatrixUse use) {
   const int64_t rows = static_cast<int64_t>(tensor.dims[1]), cols = static_cast<int64_t>(tensor.dims[0]);
   auto matrix = std::make_unique<CpuMatrix>(rows, cols, tensor.type);
@@ -77,8 +90,7 @@ Result<std::unique_ptr<Matrix>> CpuBackend::LoadMatrix(const GgufFile& file, con
   matrix->kernel_ = FindMatmul(kernels_, tensor.type, activations_);
   if (matrix->kernel_->packing == Packing::kX8) {
     const uint64_t bytes = PackedBytes(tensor.type, Packing::kX8, rows, cols);
-    KVART_ASSIGN_OR_RETURN(matrix->packed_, Block::Allocate(HostMemory(), bytes));
-    uint8_t* packed = HostPointer<uint8_t>(matrix->packed_.address());
+    KVART_ASSIGN_OR_RETURN(uint8_t* packed, PlaceWeights(bytes));
     const Mapping* mapping = file.MappingOf(tensor);
     // In strips, each dropped from the mapping when done, so that the weights are in memory once, not twice.
     const int64_t groups = DivideUp(rows, 8), strip = std::max<int64_t>(8, (int64_t{8} << 20) / (cols * 8));

@@ -15,7 +15,7 @@
 
 namespace kvart {
 
-// Rows in kernel form: straight from the mapping, or packed into memory of its own.
+// Rows in kernel form: straight from the mapping, or packed into the backend's memory.
 class CpuMatrix final : public Matrix {
  public:
   CpuMatrix(int64_t rows, int64_t cols, DType type) : Matrix(rows, cols), type_(type) {}
@@ -23,7 +23,6 @@ class CpuMatrix final : public Matrix {
   DType type_;
   const MatmulKernel* kernel_ = nullptr;
   const uint8_t* data_ = nullptr;
-  Block packed_;
   InputSquares* inputs_ = nullptr;  // where what it is multiplied with is recorded, if it is
 
   void set_bytes(uint64_t bytes) { bytes_ = bytes; }
@@ -80,6 +79,7 @@ class CpuBackend : public Backend {
   void TurnQueries(const AttentionShape& shape, const KvSpan& span, const float* q);
   uint8_t* Scratch(int thread) { return HostPointer<uint8_t>(scratch_[static_cast<size_t>(thread)].address()); }
   Status ReserveScratch(size_t bytes);
+  Result<uint8_t*> PlaceWeights(size_t bytes);  // zeroed, aligned to a line; lives as long as the backend
 
   const KernelTable& kernels_;
   const Activations activations_;
@@ -87,6 +87,10 @@ class CpuBackend : public Backend {
   bool record_inputs_ = false;
   std::vector<std::unique_ptr<InputSquares>> inputs_;  // one a matrix
   std::vector<Block> scratch_;                         // one a thread
+  // Packed matrices one behind another: each by itself, few would be large enough for huge pages, which memory is read
+  // a sixth faster through.
+  std::vector<Block> weights_;
+  size_t weights_used_ = 0;  // of the last
   std::vector<float> normed_, k_, v_, partial_, turned_;
   std::vector<ActivationBlock> quantized_, hidden_int8_;
   std::vector<float> hidden_;

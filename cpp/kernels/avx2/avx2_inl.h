@@ -23,9 +23,10 @@ inline __m256i Broadcast4(const void* p) {  // four bytes to every lane
 }
 
 // See the definitions of Exp2 and LaneSum in kernels.h.
+template <bool kNotAboveZero = false>
 inline __m256 Exp2(__m256 x) {
   x = _mm256_max_ps(x, _mm256_set1_ps(-kExp2Limit));  // the second operand wins over NaN
-  x = _mm256_min_ps(x, _mm256_set1_ps(kExp2Limit));
+  if constexpr (!kNotAboveZero) x = _mm256_min_ps(x, _mm256_set1_ps(kExp2Limit));
   const __m256 round = _mm256_set1_ps(kExp2Round);
   const __m256 shifted = _mm256_add_ps(x, round);
   const __m256 f = _mm256_sub_ps(x, _mm256_sub_ps(shifted, round));

@@ -135,7 +135,7 @@ struct Softmax {
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
         float* s = a.s[r] + t;
-        __m256 e = Exp2(_mm256_sub_ps(_mm256_load_ps(s), top[r]));
+        __m256 e = Exp2<true>(_mm256_sub_ps(_mm256_load_ps(s), top[r]));
         if (!all) e = _mm256_and_ps(e, seen(t, r));
         _mm256_store_ps(s, e);
         sum[r] = _mm256_add_ps(sum[r], e);

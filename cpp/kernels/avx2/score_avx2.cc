@@ -148,36 +148,54 @@ struct Tokens {
   };
 };
 
-}  // namespace
-
-void refine_avx2(const RefineArgs& a) {
-  const __m128i low = _mm_set1_epi8(15);
-  const __m256i nibble = _mm256_set1_epi32(15);
-  const int head_dim = a.block->head_dim();
-  for (int i = 0; i < a.fine.n; ++i) {
-    const int c = a.fine.channel(i);
-    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(Params(*a.block, a.k, 0)[c])));
-    __m256 u[kMaxAttendRows];
-    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm256_set1_ps(a.q[r][c] * scale);
-    // A 32-byte vector of the block has eight channels of eight tokens: four bytes a token.
-    const __m128i shift = _mm_cvtsi32_si128(c % 4 * 8 + c % 8 / 4 * 4);
-    const auto values = [&](const uint8_t* main, __m128i second) {
-      const __m256i n = _mm256_and_si256(_mm256_srl_epi32(LoadInt(main), shift), nibble);
-      const __m256i both = _mm256_or_si256(_mm256_slli_epi32(n, 4), _mm256_cvtepu8_epi32(second));
-      return _mm256_fmsub_ps(_mm256_cvtepi32_ps(both), _mm256_set1_ps(0.0625f), _mm256_set1_ps(7.96875f));
-    };
-    const uint8_t *main = a.k + c / 8 * 32, *codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
-    for (int t = 0; t < a.tokens; t += 16, main += 8 * head_dim, codes += 8) {
-      const __m128i second = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-      const __m256 x = values(main, _mm_and_si128(second, low));
-      const __m256 y = values(main + 4 * head_dim, _mm_and_si128(_mm_srli_epi16(second, 4), low));
-      for (int r = 0; r < a.n_rows; ++r) {
-        float* s = a.s[r] + t;
-        _mm256_store_ps(s, _mm256_fmadd_ps(u[r], x, _mm256_load_ps(s)));
-        _mm256_store_ps(s + 8, _mm256_fmadd_ps(u[r], y, _mm256_load_ps(s + 8)));
+// Eight tokens of all rows stay in registers while the fine rows pass by.
+template <int R>
+struct Refine {
+  static void Run(const RefineArgs& a) {
+    constexpr int kAtOnce = 16;  // fine rows
+    const int head_dim = a.block->head_dim();
+    for (int first = 0; first < a.fine.n; first += kAtOnce) {
+      const int n = std::min(kAtOnce, a.fine.n - first);
+      float u[kAtOnce][R];
+      // A 32-byte vector of the block has eight channels of eight tokens: four bytes a token.
+      int64_t shifts[kAtOnce];
+      const uint8_t *main[kAtOnce], *codes[kAtOnce];
+      for (int i = 0; i < n; ++i) {
+        const int c = a.fine.channel(first + i);
+        const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(Params(*a.block, a.k, 0)[c])));
+        for (int r = 0; r < R; ++r) u[i][r] = a.q[r][c] * scale;
+        shifts[i] = c % 4 * 8 + c % 8 / 4 * 4;
+        main[i] = a.k + c / 8 * 32;
+        codes[i] = a.fine.codes + static_cast<size_t>(first + i) * a.fine.row_bytes;
+      }
+#pragma GCC unroll 1
+      for (int t = 0; t < a.tokens; t += 8) {  // eights of tokens in turn have the low and the high halves of codes
+        __m256 s[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) s[r] = _mm256_load_ps(a.s[r] + t);
+#pragma GCC unroll 1
+        for (int i = 0; i < n; ++i) {
+          __m128i second = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes[i] + t / 16 * 8));
+          second = _mm_and_si128(_mm_srl_epi16(second, _mm_cvtsi32_si128(t % 16 / 2)), _mm_set1_epi8(15));
+          const __m256i main_t = LoadInt(main[i] + int64_t{t} / 2 * head_dim);
+          const __m256i n_t =
+              _mm256_and_si256(_mm256_srl_epi32(main_t, _mm_cvtsi64_si128(shifts[i])), _mm256_set1_epi32(15));
+          const __m256i code = _mm256_or_si256(_mm256_slli_epi32(n_t, 4), _mm256_cvtepu8_epi32(second));
+          const __m256 x = _mm256_fmsub_ps(_mm256_cvtepi32_ps(code), _mm256_set1_ps(0.0625f), _mm256_set1_ps(7.96875f));
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) s[r] = _mm256_fmadd_ps(_mm256_set1_ps(u[i][r]), x, s[r]);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) _mm256_store_ps(a.s[r] + t, s[r]);
       }
     }
   }
+};
+
+}  // namespace
+
+void refine_avx2(const RefineArgs& a) {
+  ByRows<Refine>(a.n_rows, a);
 }
 
 void score_f32_avx2(const ScoreArgs& a) {

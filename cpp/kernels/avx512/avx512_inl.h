@@ -41,9 +41,10 @@ inline __m256i FoldInt(__m512i v) {
 }
 
 // See the definitions of Exp2 and LaneSum in kernels.h.
+template <bool kNotAboveZero = false>
 inline __m512 Exp2(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-kExp2Limit));  // the second operand wins over NaN
-  x = _mm512_min_ps(x, _mm512_set1_ps(kExp2Limit));
+  if constexpr (!kNotAboveZero) x = _mm512_min_ps(x, _mm512_set1_ps(kExp2Limit));
   const __m512 round = _mm512_set1_ps(kExp2Round);
   const __m512 shifted = _mm512_add_ps(x, round);
   const __m512 f = _mm512_sub_ps(x, _mm512_sub_ps(shifted, round));

@@ -92,7 +92,7 @@ struct Eights {
 // eight lanes. The instruction wants codes without sign: 2 n, and n + 128.
 template <int kBits, int V, int kRows>
 __attribute__((always_inline)) inline void Dots(const Eights<V>& in, int n, const Int8Rows<kRows>& x,
-                                                __m512i (*acc)[kRows]) {
+                                                Fetcher& fetcher, __m512i (*acc)[kRows]) {
 #pragma GCC unroll 2
   for (int v = 0; v < V; ++v) {
 #pragma GCC unroll 16
@@ -100,6 +100,7 @@ __attribute__((always_inline)) inline void Dots(const Eights<V>& in, int n, cons
   }
 #pragma GCC unroll 1
   for (int i = 0; i < n; i += 8) {
+    fetcher.Step();
     __m512i first[V], second[V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {

@@ -59,7 +59,7 @@ struct Tokens {
       const int64_t bytes = int64_t{b.tokens()} * kBits;  // of eight channels' codes
       constexpr int V = kVectors<R>;
       Int8Rows<R> x;
-      Fetcher fetcher(a.ahead, (a.head_dim + 16 * V - 1) / (16 * V));
+      Fetcher fetcher(a.ahead, (a.head_dim + 16 * V - 1) / (16 * V) * (b.tokens() / 8));
       for (int g = 0; g < b.n_groups(); ++g) {
         const uint16_t* scales =
             reinterpret_cast<const uint16_t*>(a.v + b.params()) + static_cast<int64_t>(g) * b.tokens() * 2;
@@ -87,10 +87,9 @@ struct Tokens {
         }
         const int end = std::min(a.head_dim, (g + 1) * b.group());
         for (int d = g * b.group(); d < end; d += 16 * V) {
-          fetcher.Step();
           const int n_eights = (end - d + 7) / 8;
           __m512i dots[V][R];
-          Dots<kBits>(Eights<V>(a.v + d / 8 * bytes, bytes, n_eights), b.tokens(), x, dots);
+          Dots<kBits>(Eights<V>(a.v + d / 8 * bytes, bytes, n_eights), b.tokens(), x, fetcher, dots);
           const __mmask16 lanes[2] = {LanesOfEights(n_eights), LanesOfEights(n_eights - 2)};
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
@@ -149,7 +148,7 @@ struct Softmax {
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         float* s = a.s[r] + t;
-        __m512 e = Exp2(_mm512_sub_ps(_mm512_load_ps(s), top[r]));
+        __m512 e = Exp2<true>(_mm512_sub_ps(_mm512_load_ps(s), top[r]));
         if (!all) e = _mm512_maskz_mov_ps(seen(t, r), e);
         _mm512_store_ps(s, e);
         sum[r] = _mm256_add_ps(sum[r], _mm512_castps512_ps256(e));  // eight lanes, as everywhere

@@ -60,7 +60,7 @@ struct Channels {
       const int64_t bytes = int64_t{a.head_dim} * kBits;  // of eight tokens' codes
       Int8Rows<kTerms * R> x;                             // row r, and R + r: what it leaves
       constexpr int V = kVectors<kTerms * R>;
-      Fetcher fetcher(a.ahead, (a.tokens + 16 * V - 1) / (16 * V));
+      Fetcher fetcher(a.ahead, (a.tokens + 16 * V - 1) / (16 * V) * (a.head_dim / 8));
       for (int g = 0; g * b.group() < a.tokens; ++g) {
         const uint16_t *scales = Params(b, a.k, g), *centres = scales + b.n_per_group();
         alignas(64) float scale_of[kMaxAlong];
@@ -93,10 +93,9 @@ struct Channels {
         const int end = std::min(a.tokens, (g + 1) * b.group());
 #pragma GCC unroll 1
         for (int t = g * b.group(); t < end; t += 16 * V) {
-          fetcher.Step();
           const int n_eights = (end - t + 7) / 8;
           __m512i dots[V][kTerms * R];
-          Dots<kBits>(Eights<V>(a.k + t / 8 * bytes, bytes, n_eights), a.head_dim, x, dots);
+          Dots<kBits>(Eights<V>(a.k + t / 8 * bytes, bytes, n_eights), a.head_dim, x, fetcher, dots);
           const __mmask16 lanes[2] = {LanesOfEights(n_eights), LanesOfEights(n_eights - 2)};
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
@@ -116,32 +115,56 @@ struct Channels {
   };
 };
 
-}  // namespace
-
-void refine_avx512(const RefineArgs& a) {
-  const __m128i low = _mm_set1_epi8(15);
-  const int head_dim = a.block->head_dim();
-  for (int i = 0; i < a.fine.n; ++i) {
-    const int c = a.fine.channel(i);
-    const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(Params(*a.block, a.k, 0)[c])));
-    __m512 u[kMaxAttendRows];
-    for (int r = 0; r < a.n_rows; ++r) u[r] = _mm512_set1_ps(a.q[r][c] * scale);
-    // A 32-byte vector of the block has eight channels of eight tokens: four bytes a token.
-    const __m128i shift = _mm_cvtsi32_si128(c % 4 * 8 + c % 8 / 4 * 4);
-    const uint8_t *main = a.k + c / 8 * 32, *codes = a.fine.codes + static_cast<size_t>(i) * a.fine.row_bytes;
-    for (int t = 0; t < a.tokens; t += 16, main += 8 * head_dim, codes += 8) {
-      const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-      const __m128i second = _mm_and_si128(_mm_unpacklo_epi64(both, _mm_srli_epi16(both, 4)), low);
-      const __m512i n =
-          _mm512_and_si512(_mm512_srl_epi32(LoadPair(main, main + 4 * head_dim), shift), _mm512_set1_epi32(15));
-      const __m512i code = _mm512_or_si512(_mm512_slli_epi32(n, 4), _mm512_cvtepu8_epi32(second));
-      const __m512 x = _mm512_fmsub_ps(_mm512_cvtepi32_ps(code), _mm512_set1_ps(0.0625f), _mm512_set1_ps(7.96875f));
-      for (int r = 0; r < a.n_rows; ++r) {
-        float* s = a.s[r] + t;
-        _mm512_store_ps(s, _mm512_fmadd_ps(u[r], x, _mm512_load_ps(s)));
+// Sixteen tokens of all rows stay in registers while the fine rows pass by.
+template <int R>
+struct Refine {
+  static void Run(const RefineArgs& a) {
+    constexpr int kAtOnce = 16;  // fine rows
+    const __m128i low = _mm_set1_epi8(15);
+    const int head_dim = a.block->head_dim();
+    for (int first = 0; first < a.fine.n; first += kAtOnce) {
+      const int n = std::min(kAtOnce, a.fine.n - first);
+      float u[kAtOnce][R];
+      // A 32-byte vector of the block has eight channels of eight tokens: four bytes a token.
+      int64_t shifts[kAtOnce];
+      const uint8_t *main[kAtOnce], *codes[kAtOnce];
+      for (int i = 0; i < n; ++i) {
+        const int c = a.fine.channel(first + i);
+        const float scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(Params(*a.block, a.k, 0)[c])));
+        for (int r = 0; r < R; ++r) u[i][r] = a.q[r][c] * scale;
+        shifts[i] = c % 4 * 8 + c % 8 / 4 * 4;
+        main[i] = a.k + c / 8 * 32;
+        codes[i] = a.fine.codes + static_cast<size_t>(first + i) * a.fine.row_bytes;
+      }
+#pragma GCC unroll 1
+      for (int t = 0; t < a.tokens; t += 16) {
+        __m512 s[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) s[r] = _mm512_load_ps(a.s[r] + t);
+#pragma GCC unroll 1
+        for (int i = 0; i < n; ++i) {
+          const uint8_t* eight = main[i] + int64_t{t} / 2 * head_dim;
+          const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes[i] + t / 2));
+          const __m128i second = _mm_and_si128(_mm_unpacklo_epi64(both, _mm_srli_epi16(both, 4)), low);
+          const __m512i n_t = _mm512_and_si512(
+              _mm512_srl_epi32(LoadPair(eight, eight + 4 * head_dim), _mm_cvtsi64_si128(shifts[i])),
+              _mm512_set1_epi32(15));
+          const __m512i code = _mm512_or_si512(_mm512_slli_epi32(n_t, 4), _mm512_cvtepu8_epi32(second));
+          const __m512 x = _mm512_fmsub_ps(_mm512_cvtepi32_ps(code), _mm512_set1_ps(0.0625f), _mm512_set1_ps(7.96875f));
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) s[r] = _mm512_fmadd_ps(_mm512_set1_ps(u[i][r]), x, s[r]);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) _mm512_store_ps(a.s[r] + t, s[r]);
       }
     }
   }
+};
+
+}  // namespace
+
+void refine_avx512(const RefineArgs& a) {
+  ByRows<Refine>(a.n_rows, a);
 }
 
 void score_f32_avx512(const ScoreArgs& a) {
