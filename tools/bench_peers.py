@@ -265,9 +265,10 @@ def summarize(settings: Settings, runs: dict[str, Runs]) -> list[dict[str, Any]]
     """One object a test: each contender's median and ends, and ratios of kvart's to the others'."""
     keys = sorted({key for run in runs.values() for key in run.tok_s}, key=lambda key: (key[2], key[0] != "prefill"))
     result: list[dict[str, Any]] = []
+    common = {"model": settings.model.name, "threads": settings.threads}
     for key in keys:
         test, tokens, depth = key
-        line: dict[str, Any] = {"test": test, "tokens": tokens, "depth": depth, "threads": settings.threads}
+        line: dict[str, Any] = {**common, "test": test, "tokens": tokens, "depth": depth}
         for name, run in runs.items():
             values = run.tok_s[key]
             line[name] = {"tok_s": statistics.median(values), "tok_s_min": min(values), "tok_s_max": max(values)}
@@ -276,7 +277,7 @@ def summarize(settings: Settings, runs: dict[str, Runs]) -> list[dict[str, Any]]
         _against(line, {name: run.tok_s[key] for name, run in runs.items()}, higher_is_better=True)
         result.append(line)
     if settings.first_token:
-        first: dict[str, Any] = {"test": "first_token", "threads": settings.threads}
+        first: dict[str, Any] = {**common, "test": "first_token"}
         for name, run in runs.items():
             values = run.first_s
             first[name] = {"seconds": statistics.median(values), "seconds_min": min(values), "seconds_max": max(values)}
@@ -284,7 +285,7 @@ def summarize(settings: Settings, runs: dict[str, Runs]) -> list[dict[str, Any]]
         result.append(first)
     if not keys:
         return result
-    memory: dict[str, Any] = {"test": "memory"}
+    memory: dict[str, Any] = {**common, "test": "memory"}
     for name, run in runs.items():
         memory[name] = {"peak_mib": statistics.median(run.peak_mib)}
     _against(memory, {name: run.peak_mib for name, run in runs.items()}, higher_is_better=False)

@@ -54,7 +54,8 @@ constexpr uint64_t End(uint64_t ticket) {
 
 ThreadPool::ThreadPool(int n_threads) : ThreadPool(ThreadPlan::Anywhere(std::max(1, n_threads))) {}
 
-ThreadPool::ThreadPool(const ThreadPlan& plan) : plan_(plan), shares_(static_cast<size_t>(plan.n_threads)), process_(getpid()) {
+ThreadPool::ThreadPool(const ThreadPlan& plan)
+    : plan_(plan), shares_(static_cast<size_t>(plan.n_threads)), process_(getpid()) {
   running_.store(plan.n_running);
   for (int i = 1; i < plan.n_threads; ++i) {
     try {

@@ -17,6 +17,7 @@ import pytest
 
 import bench_peers
 import kvart
+import plot_speed
 from kvart.bench import bench
 from kvart.bench_plot import check_plot, plot
 from kvart.cli import _main
@@ -363,3 +364,28 @@ def test_peers_tool_says_what_is_missing(tiny_path: Path, capsys: pytest.Capture
     ):
         with pytest.raises(SystemExit):
             bench_peers.main(arguments)
+
+
+def test_speed_is_drawn(tmp_path: Path) -> None:
+    common = {"model": "m.gguf", "threads": 2}
+
+    def engines(kvart: float, peer: float, key: str = "tok_s") -> dict[str, Any]:
+        ratios = {"ratios": {"peer": kvart / peer}, "best_peer": "peer", "ratio": kvart / peer}
+        return {"kvart int4": {key: kvart}, "peer": {key: peer}, **ratios}
+
+    lines: list[dict[str, Any]] = [
+        *(
+            {**common, "test": "decode", "tokens": 8, "depth": d, **engines(60 - d / 100, 40 - d / 50)}
+            for d in (1000, 0)
+        ),
+        {**common, "test": "first_token", **engines(0.3, 0.6, "seconds")},
+    ]
+    assert plot_speed.over_depth(lines)["kvart int4, m"] == {0: 60, 1000: 50}
+    assert plot_speed.ratios(lines)[-1] == ("m: first token, against peer", 2.0)
+    source, out = tmp_path / "speed.jsonl", tmp_path / "speed.png"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert plot_speed.main([str(source), "--out", str(out)]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    source.write_text('{"test": "decode"}\n')
+    assert plot_speed.main([str(source), "--out", str(tmp_path / "no.png")]) == 2
+    assert not (tmp_path / "no.png").exists()

@@ -90,7 +90,7 @@ Result<std::unique_ptr<Matrix>> CpuBackend::LoadMatrix(const GgufFile& file, con
   matrix->kernel_ = FindMatmul(kernels_, tensor.type, activations_);
   if (matrix->kernel_->packing == Packing::kX8) {
     const uint64_t bytes = PackedBytes(tensor.type, Packing::kX8, rows, cols);
-    KVART_ASSIGN_OR_RETURN(uint8_t* packed, PlaceWeights(bytes));
+    KVART_ASSIGN_OR_RETURN(uint8_t * packed, PlaceWeights(bytes));
     const Mapping* mapping = file.MappingOf(tensor);
     // In strips, each dropped from the mapping when done, so that the weights are in memory once, not twice.
     const int64_t groups = DivideUp(rows, 8), strip = std::max<int64_t>(8, (int64_t{8} << 20) / (cols * 8));

@@ -22,8 +22,8 @@ template <int kRows>
 struct Int8Rows {
   alignas(64) int8_t z[kMaxAlong / 8][kRows][8];
   int32_t start[kRows];  // of a dot: what codes without sign add too much
-  float step[kRows];   // value of z = 1
-  float base[kRows];   // what the centres add
+  float step[kRows];     // value of z = 1
+  float base[kRows];     // what the centres add
 };
 
 // The float vectors: sixteen elements of each row in turn, and their largest magnitudes by lanes.
@@ -91,8 +91,8 @@ struct Eights {
 // acc[v][r] = Σ z[r] (2 n - 15) of four bits, Σ z[r] n of eight, over n elements; kBits * n bytes of codes for each
 // eight lanes. The instruction wants codes without sign: 2 n, and n + 128.
 template <int kBits, int V, int kRows>
-__attribute__((always_inline)) inline void Dots(const Eights<V>& in, int n, const Int8Rows<kRows>& x,
-                                                Fetcher& fetcher, __m512i (*acc)[kRows]) {
+__attribute__((always_inline)) inline void Dots(const Eights<V>& in, int n, const Int8Rows<kRows>& x, Fetcher& fetcher,
+                                                __m512i (*acc)[kRows]) {
 #pragma GCC unroll 2
   for (int v = 0; v < V; ++v) {
 #pragma GCC unroll 16

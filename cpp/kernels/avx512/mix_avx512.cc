@@ -95,8 +95,8 @@ struct Tokens {
           for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
             for (int v = 0; v < V; ++v) {
-              const __m512 o = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[v][r]), _mm512_set1_ps(x.step[r]),
-                                               _mm512_set1_ps(x.base[r]));
+              const __m512 o =
+                  _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[v][r]), _mm512_set1_ps(x.step[r]), _mm512_set1_ps(x.base[r]));
               _mm512_mask_storeu_ps(a.o[r] + d + 16 * v, lanes[v], o);
             }
           }

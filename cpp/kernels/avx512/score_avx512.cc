@@ -146,9 +146,9 @@ struct Refine {
           const uint8_t* eight = main[i] + int64_t{t} / 2 * head_dim;
           const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes[i] + t / 2));
           const __m128i second = _mm_and_si128(_mm_unpacklo_epi64(both, _mm_srli_epi16(both, 4)), low);
-          const __m512i n_t = _mm512_and_si512(
-              _mm512_srl_epi32(LoadPair(eight, eight + 4 * head_dim), _mm_cvtsi64_si128(shifts[i])),
-              _mm512_set1_epi32(15));
+          const __m512i n_t =
+              _mm512_and_si512(_mm512_srl_epi32(LoadPair(eight, eight + 4 * head_dim), _mm_cvtsi64_si128(shifts[i])),
+                               _mm512_set1_epi32(15));
           const __m512i code = _mm512_or_si512(_mm512_slli_epi32(n_t, 4), _mm512_cvtepu8_epi32(second));
           const __m512 x = _mm512_fmsub_ps(_mm512_cvtepi32_ps(code), _mm512_set1_ps(0.0625f), _mm512_set1_ps(7.96875f));
 #pragma GCC unroll 8
