@@ -148,7 +148,8 @@ struct RefineArgs {
 };
 
 // In place, per row r over first <= t < visible[r]: m = max s; s_t = Exp2(s_t - m), 0 outside, up to `tokens`; l = sum
-// in eight lanes (t % 8), LaneSum. Nothing to see gives m = -inf, l = 0.
+// in eight lanes (t % 8), LaneSum. Nothing to see gives m = -inf, l = 0. tokens: those of the block where a mix of
+// integers follows, which reads all of them; otherwise the most visible. Up to a multiple of 16 may be written.
 struct SoftmaxArgs {
   int first = 0, tokens = 0, n_rows = 0;
   const int32_t* visible = nullptr;      // (n_rows)

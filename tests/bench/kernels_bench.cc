@@ -153,11 +153,11 @@ void RunSoftmax(benchmark::State& state, const KernelTable& table) {
   Count(state, 0, double{kGroup} * kPage * sizeof(float));
 }
 
-// One fine row: what a second code costs beside the score.
+// As many fine rows as an average head has: what second codes cost beside the score.
 void RunRefine(benchmark::State& state, const KernelTable& table) {
   const KvFormats formats = ParseKvFormats("int4", "int4").value();
   Page page(formats);
-  constexpr int kRows = kHeadDim / 16;  // as many as an average head has
+  constexpr int kRows = kHeadDim / 16;
   const KvFine fine(1, kRows, kPage);
   std::vector<uint8_t> section(fine.bytes());
   fine.Choose(std::vector<float>(kHeadDim, 1.0f), kHeadDim, section.data());

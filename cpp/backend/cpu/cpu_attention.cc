@@ -285,7 +285,8 @@ Status CpuBackend::Attend(const AttentionShape& shape, Address q, std::span<cons
     }
     const int64_t blocks = DivideUp(span.n, kBlockTokens);
     pool_.Run(blocks * shape.n_kv_heads, [&](int64_t task, int thread) {
-      const int64_t first = (blocks - 1 - task / shape.n_kv_heads) * kBlockTokens;  // the longest first
+      // The last, the first, the last but one, …: later ones see more, and any run of tasks is to weigh the same.
+      const int64_t i = task / shape.n_kv_heads, first = (i % 2 == 0 ? blocks - 1 - i / 2 : i / 2) * kBlockTokens;
       AttendBlock(shape, span, static_cast<int>(task % shape.n_kv_heads), first, std::min(kBlockTokens, span.n - first),
                   HostPointer<float>(q), HostPointer<float>(out), thread);
     });

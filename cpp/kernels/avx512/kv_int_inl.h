@@ -21,7 +21,7 @@ inline __mmask16 LanesOfEights(int n) {
 template <int kRows>
 struct Int8Rows {
   alignas(64) int8_t z[kMaxAlong / 8][kRows][8];
-  int32_t start[kRows];  // of a dot: what codes without sign add too much
+  int32_t start[kRows];  // of a dot: minus what codes without sign add too much
   float step[kRows];     // value of z = 1
   float base[kRows];     // what the centres add
 };

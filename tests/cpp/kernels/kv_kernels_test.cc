@@ -2,11 +2,14 @@
 // scalar one is right.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
+#include "kernels/kernel_testing.h"
 #include "kernels/kernels.h"
 #include "quant/half.h"
 
@@ -153,7 +156,7 @@ TEST(KvKernels, RefinedScoresEqualTheScalarOnesAndAreRight) {
   const KvFormat format = ParseKvFormats("int4", "int4").value().k;
   for (const int head_dim : {64, 128, 24}) {
     for (const int tokens : {128, 256, 40, 8}) {
-      for (const int n : {1, 2, 7}) {
+      for (const int n : {1, 2, 7, 20}) {
         for (const int rows : {1, 7, 8}) {
           const KvBlock block(format, true, tokens, head_dim);
           const KvFine fine(1, n, tokens);
@@ -189,6 +192,7 @@ TEST(KvKernels, RefinedScoresEqualTheScalarOnesAndAreRight) {
             score.n_rows = rows;
             score.q = pointers;
             score.s = out->p;
+            score.ahead = {bytes.data(), bytes.size()};
             FindScore(table, format)->run(score);
             RefineArgs refine;
             refine.k = bytes.data();
@@ -231,44 +235,70 @@ TEST(KvKernels, RefinedScoresEqualTheScalarOnesAndAreRight) {
 TEST(KvKernels, SoftmaxEqualsTheScalarOne) {
   std::mt19937 rng(12);
   std::normal_distribution<float> normal;
-  for (const int first : {0, 4, 9}) {
-    Weights scores;
-    for (auto& row : scores.p) {
-      for (float& s : row) s = normal(rng) * 20;
-    }
-    const int32_t visible[8] = {0, 1, 5, 8, 10, 77, 128, 256};
-    const auto run = [&](const KernelTable& table, Weights* w, float* m, float* l) {
-      *w = scores;
-      SoftmaxArgs args;
-      args.first = first;
-      args.tokens = kMaxPageTokens;
-      args.n_rows = 8;
-      args.visible = visible;
-      args.s = w->p;
-      args.m = m;
-      args.l = l;
-      table.softmax(args);
-    };
-    Weights expected;
-    float m[8], l[8];
-    run(*UsableKernels().back(), &expected, m, l);
-    for (int r = 0; r < 8; ++r) {
-      double sum = 0;
-      for (int t = first; t < visible[r]; ++t) sum += std::exp2(static_cast<double>(scores.p[r][t]) - m[r]);
-      EXPECT_NEAR(l[r], sum, 1e-5 * sum);
-      for (int t = 0; t < kMaxPageTokens; ++t) {
-        if (t < first || t >= visible[r]) {
-          ASSERT_EQ(expected.p[r][t], 0.0f);
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  // Rows that see much and little, the whole page of all, and nothing but what is not looked at.
+  const int32_t cases[4][8] = {{0, 1, 5, 8, 10, 77, 128, 256},
+                               {128, 128, 128, 128, 128, 128, 128, 128},
+                               {4, 3, 2, 1, 0, 0, 1, 2},
+                               {40, 39, 38, 37, 36, 35, 34, 33}};
+  for (const auto& visible : cases) {
+    const int most = *std::max_element(visible, visible + 8);
+    for (const int tokens : {most, std::max(most, 48), kMaxPageTokens}) {
+      for (const int first : {0, 4, 9, 20}) {
+        for (const int n_rows : {1, 3, 5, 7, 8}) {
+          for (const bool finite : {true, false}) {
+            Weights scores;
+            for (auto& row : scores.p) {
+              for (float& s : row) s = normal(rng) * 20;
+            }
+            if (!finite) {
+              for (auto& row : scores.p) {
+                row[rng() % 256] = std::numeric_limits<float>::quiet_NaN();
+                row[rng() % 256] = kInf;
+                row[rng() % 256] = -kInf;
+              }
+            }
+            const auto run = [&](const KernelTable& table, Weights* w, float* m, float* l) {
+              *w = scores;
+              SoftmaxArgs args;
+              args.first = first;
+              args.tokens = tokens;
+              args.n_rows = n_rows;
+              args.visible = visible;
+              args.s = w->p;
+              args.m = m;
+              args.l = l;
+              table.softmax(args);
+            };
+            Weights expected;
+            float m[8], l[8];
+            run(*UsableKernels().back(), &expected, m, l);
+            for (int r = 0; r < n_rows && finite; ++r) {
+              double sum = 0;
+              for (int t = first; t < visible[r]; ++t) sum += std::exp2(static_cast<double>(scores.p[r][t]) - m[r]);
+              EXPECT_NEAR(l[r], sum, 1e-5 * sum);
+              for (int t = 0; t < tokens; ++t) {
+                if (t < first || t >= visible[r]) {
+                  ASSERT_EQ(expected.p[r][t], 0.0f);
+                }
+              }
+            }
+            for (const KernelTable* table : UsableKernels()) {
+              Weights got;
+              float gm[8], gl[8];
+              run(*table, &got, gm, gl);
+              for (int r = 0; r < n_rows; ++r) {
+                for (int t = 0; t < tokens; ++t) {
+                  ASSERT_TRUE(testing::SameFloat(got.p[r][t], expected.p[r][t]))
+                      << table->name << " row " << r << " token " << t << " of " << visible[r] << " from " << first;
+                }
+                ASSERT_TRUE(testing::SameFloat(gm[r], m[r])) << table->name << " row " << r;
+                ASSERT_TRUE(testing::SameFloat(gl[r], l[r])) << table->name << " row " << r;
+              }
+            }
+          }
         }
       }
-    }
-    for (const KernelTable* table : UsableKernels()) {
-      Weights got;
-      float gm[8], gl[8];
-      run(*table, &got, gm, gl);
-      EXPECT_EQ(std::memcmp(got.p, expected.p, sizeof got.p), 0) << table->name;
-      EXPECT_EQ(std::memcmp(gm, m, sizeof m), 0) << table->name;
-      EXPECT_EQ(std::memcmp(gl, l, sizeof l), 0) << table->name;
     }
   }
 }
