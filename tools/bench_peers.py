@@ -232,10 +232,11 @@ def _shape(settings: Settings) -> dict[str, Any] | None:
 
 
 def _onnx_weights(settings: Settings, folder: Path) -> int:
-    """Bytes of weights a token; 0, not known, without the onnx package to read the graph."""
-    if not _has(settings.peer_python, "onnx"):
+    """Bytes of weights a token; 0, not known, without the graph, or the onnx package to read it."""
+    graph = folder / "model.onnx"
+    if not graph.is_file() or not _has(settings.peer_python, "onnx"):
         return 0
-    [found], _ = run_process([settings.peer_python, "-c", _ONNX, str(folder / "model.onnx")])
+    [found], _ = run_process([settings.peer_python, "-c", _ONNX, str(graph)])
     return int(found["bytes"])
 
 
@@ -285,7 +286,7 @@ def summarize(settings: Settings, runs: dict[str, Runs]) -> list[dict[str, Any]]
         result.append(first)
     if not keys:
         return result
-    memory: dict[str, Any] = {**common, "test": "memory"}
+    memory: dict[str, Any] = {**common, "test": "memory", "depth": max(settings.depth)}
     for name, run in runs.items():
         memory[name] = {"peak_mib": statistics.median(run.peak_mib)}
     _against(memory, {name: run.peak_mib for name, run in runs.items()}, higher_is_better=False)

@@ -4,7 +4,8 @@
     python tools/bench_peers.py MODEL.gguf … --json >> speed.jsonl
     python tools/plot_speed.py speed.jsonl [more.jsonl …] [--out docs/speed.png]
 
-On the left the tokens a second of every engine that was timed at several depths, on the right kvart's first format
+On the left the tokens a second of every engine that was timed at several depths (where lines say different things of
+one, the last counts), on the right kvart's first format
 against the best of the others, test by test; where less is better, seconds and memory, the ratio is turned round.
 """
 
@@ -30,12 +31,16 @@ class BadInput(Exception):
 def read_lines(paths: Iterable[Path]) -> list[Line]:
     lines = []
     for path in paths:
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             try:
                 line = json.loads(text)
             except ValueError as error:
                 raise BadInput(f"{path}:{number}: expected a line of JSON: {error}") from None
-            if not isinstance(line, dict) or "test" not in line or "model" not in line:
+            if (
+                not isinstance(line, dict)
+                or not {"test", "model"} <= set(line)
+                or ("ratio" in line) != ("best_peer" in line)
+            ):
                 raise BadInput(f"{path}:{number}: expected a line of bench_peers.py --json")
             lines.append(line)
     if not lines:
@@ -61,9 +66,11 @@ def ratios(lines: list[Line]) -> list[tuple[str, float]]:
     for line in lines:
         if "ratio" not in line:
             continue
-        test = {"first_token": "first token", "memory": "peak memory"}.get(line["test"])
-        if test is None:
-            test = f"{line['test']} {line['tokens']}" + (f" at {line['depth']:,}" if line["depth"] else "")
+        test = {"first_token": "first token", "memory": "peak memory"}.get(
+            line["test"]
+        ) or f"{line['test']} {line['tokens']}"
+        depth = line.get("depth")  # of memory, the deepest
+        test += f" at {depth:,}" if depth else ""
         ratio = 1 / line["ratio"] if line["test"] in _LESS_IS_BETTER else line["ratio"]
         found.append((f"{_model(line)}: {test}, against {line['best_peer']}", ratio))
     return found
@@ -113,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         lines = read_lines(options.files)
         draw(options.out, lines)
-    except (BadInput, OSError) as error:
+    except (BadInput, OSError, KeyError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{options.out}: {len(lines)} lines")
