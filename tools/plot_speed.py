@@ -5,8 +5,8 @@
     python tools/plot_speed.py speed.jsonl [more.jsonl …] [--out docs/speed.png]
 
 On the left the tokens a second of every engine that was timed at several depths (where lines say different things of
-one, the last counts), on the right kvart's first format
-against the best of the others, test by test; where less is better, seconds and memory, the ratio is turned round.
+one, the last counts), on the right kvart's first format against the best of the others, test by test; where less is
+better, seconds and memory, the ratio is turned round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_LESS_IS_BETTER = {"first_token": "seconds", "memory": "peak_mib"}
+_LESS_IS_BETTER = {"first_token": "first token", "memory": "peak memory"}  # test → label
 
 Line = dict[str, Any]
 
@@ -66,9 +66,7 @@ def ratios(lines: list[Line]) -> list[tuple[str, float]]:
     for line in lines:
         if "ratio" not in line:
             continue
-        test = {"first_token": "first token", "memory": "peak memory"}.get(
-            line["test"]
-        ) or f"{line['test']} {line['tokens']}"
+        test = _LESS_IS_BETTER.get(line["test"]) or f"{line['test']} {line['tokens']}"
         depth = line.get("depth")  # of memory, the deepest
         test += f" at {depth:,}" if depth else ""
         ratio = 1 / line["ratio"] if line["test"] in _LESS_IS_BETTER else line["ratio"]

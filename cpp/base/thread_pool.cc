@@ -132,12 +132,8 @@ void ThreadPool::RunBatch(int64_t first, int64_t n_tasks, Function function, con
 }
 
 bool ThreadPool::ClaimAndRun(int thread) {
-  const size_t own = static_cast<size_t>(thread);
-  for (size_t i = own; i < shares_.size(); ++i) {
-    if (ClaimAndRun(shares_[i].ticket, thread)) return true;
-  }
-  for (size_t i = 0; i < own; ++i) {
-    if (ClaimAndRun(shares_[i].ticket, thread)) return true;
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    if (ClaimAndRun(shares_[(static_cast<size_t>(thread) + i) % shares_.size()].ticket, thread)) return true;
   }
   return false;
 }

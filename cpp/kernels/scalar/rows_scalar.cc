@@ -25,7 +25,6 @@ void quantize_scalar(const float* x, int64_t n_blocks, ActivationBlock* y) {
     const float inverse = top > 0 ? 127.0f / top : 0.0f;
     y[b].scale = top / 127.0f;
     std::fill(y[b].pair_sums, y[b].pair_sums + 6, int16_t{0});
-    int sum = 0;
     for (int i = 0; i < 32; ++i) {
       // The clamp keeps infinities and NaN inside int8 (NaN becomes -127); it changes no finite value.
       float scaled = x[i] * inverse;
@@ -37,9 +36,8 @@ void quantize_scalar(const float* x, int64_t n_blocks, ActivationBlock* y) {
       for (int16_t* pair : {&y[b].pair_sums[i / 16 * 2 + i % 4 / 2], &y[b].pair_sums[4 + i % 4 / 2]}) {
         *pair = static_cast<int16_t>(*pair + y[b].q[i]);
       }
-      sum += y[b].q[i];
     }
-    y[b].sum = static_cast<float>(sum) * y[b].scale;
+    y[b].sum = static_cast<float>(y[b].pair_sums[4] + y[b].pair_sums[5]) * y[b].scale;
   }
 }
 
